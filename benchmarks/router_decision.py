@@ -1,7 +1,8 @@
 """Time of one decision of a routing policy: `python benchmarks/router_decision.py`.
 
-100 engines with requests in flight and, for page-aware and least-time, 10^6 known pages. A decision is
-`choose` and `sent`; of prompts, a beginning is known to all engines, and up to 25,000 tokens to one."""
+100 engines with requests in flight and, for page-aware and least-time, 10^6 known pages. A decision is all
+between a request and its engine: which engines serve, and serve well, the choice among them, and its record.
+Of prompts, a beginning is known to all engines, and up to 25,000 tokens to one."""
 
 from __future__ import annotations
 
@@ -11,35 +12,39 @@ import time
 import tracemalloc
 from statistics import median
 
+from firelane.gateway.engines.ejection import OutlierEjection
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.least_time import LeastTime
 from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.page_record import PAGE_TOKENS, PageRecord, page_names
-from firelane.gateway.engines.policies import PageAware, Policy
-from firelane.gateway.engines.routing import POLICIES
+from firelane.gateway.engines.page_record import PageRecord
+from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.routing import POLICIES, Router
 from firelane.wire.frames import NewRequest, Ready, Sampling
+from firelane.wire.page_names import PAGE_TOKENS, page_names
 
 ENGINES, PAGES = 100, 1_000_000
 PAGES_OF_PROMPT = 100
-DECISIONS = 200
-RECORDING = {"page-aware": PageAware, "least-time": LeastTime}
+DECISIONS, ROUNDS = 200, 7
+TOKENS = (256, 1024, 4096, 16384, 100_000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--policy", action="append", choices=tuple(POLICIES))
-    links = [_link(i) for i in range(ENGINES)]
-    for name in parser.parse_args().policy or POLICIES:
-        if name not in RECORDING:
-            print(f"{name}: {_time(POLICIES[name](), links, 4096):.1f} us")
-            continue
-        tracemalloc.start()
-        record, known = _record(links)
-        print(f"{name}: {len(record):,} pages, {tracemalloc.get_traced_memory()[0] / 1e6:.0f} MB")
-        tracemalloc.stop()
-        for tokens in (256, 1024, 4096, 16384, 100_000):
-            policy = RECORDING[name](record)
-            print(f"{name}, {tokens} tokens: {_time(policy, links, tokens, known):.1f} us")
+    parser.add_argument("--tokens", type=int, action="append", help="of a prompt")
+    options = parser.parse_args()
+    engines = ReplicaSet([_link(i) for i in range(ENGINES)])
+    tracemalloc.start()
+    record, known = _record(engines.links)
+    print(f"{len(record):,} pages, {tracemalloc.get_traced_memory()[0] / 1e6:.0f} MB")
+    tracemalloc.stop()
+    for tokens in options.tokens or TOKENS:
+        for name in options.policy or POLICIES:
+            rounds = [_time(_router(name, record), engines, tokens, known) for _ in range(ROUNDS)]
+            print(f"{name}, {tokens} tokens: {median(rounds):.1f} us ({min(rounds):.1f}-{max(rounds):.1f})")
+
+
+def _router(name: str, record: PageRecord) -> Router:
+    return Router(POLICIES[name](record), POLICIES[name](record))
 
 
 def _link(number: int) -> EngineLink:
@@ -51,8 +56,8 @@ def _link(number: int) -> EngineLink:
             **{"weights_bytes": 1, "kv_bytes": 1, "load_s": 1.0},
         )
     )
-    for i in range(4):
-        link.load.add(_flight(os.urandom(400 * (1 + (number + i) % 7))))
+    link.sequences, link.step_ms, link.token_ms = 4, 8.0 + number % 3, 0.06
+    link.prefill_tokens = sum(100 * (1 + (number + i) % 7) for i in range(4))
     return link
 
 
@@ -66,20 +71,20 @@ def _record(links: list[EngineLink]) -> tuple[PageRecord, list[bytes]]:
     shared = os.urandom(4 * PAGE_TOKENS)
     for i in range(PAGES // PAGES_OF_PROMPT):
         prompt = shared + os.urandom(4 * PAGE_TOKENS * PAGES_OF_PROMPT)
-        record.add(links[i % ENGINES], page_names(b"", prompt))
+        record.tell(links[i % ENGINES], page_names(b"", prompt), ())
         if i % 50 == 0:
             known.append(prompt)
     return record, known
 
 
-def _time(policy: Policy, links: list[EngineLink], tokens: int, known: list[bytes] | None = None) -> float:
+def _time(router: Router, engines: ReplicaSet, tokens: int, known: list[bytes]) -> float:
     """The median, in microseconds."""
     times: list[float] = []
+    ejection = OutlierEjection()
     for i in range(DECISIONS):
-        prompt = b"" if known is None else known[i % len(known)]
-        flight = _flight((prompt + os.urandom(4 * tokens))[: 4 * tokens])
+        flight = _flight((known[i % len(known)] + os.urandom(4 * tokens))[: 4 * tokens])
         began = time.perf_counter()
-        policy.sent(flight, policy.choose(flight, links))
+        router.route(flight, ejection.admitted(engines.serving, began))
         times.append(1e6 * (time.perf_counter() - began))
     return median(times)
 

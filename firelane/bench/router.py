@@ -17,10 +17,11 @@ from firelane.bench.router_traces import TRACES, Session
 from firelane.bench.table import format_table, percentile
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import page_names
+from firelane.gateway.engines.page_record import PageRecord
 from firelane.gateway.engines.policies import Policy, Random
 from firelane.gateway.engines.routing import POLICIES
 from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Sampling, Started, TokenLogprobs
+from firelane.wire.page_names import page_names
 
 SAMPLING = Sampling()
 
@@ -144,7 +145,7 @@ def simulate(
 ) -> RouterFigures:
     """The figures of one policy on one trace."""
     sessions = TRACES[trace](default_rng(seed))
-    chosen = Random(seed) if policy == "random" else POLICIES[policy]()
+    chosen = Random(seed) if policy == "random" else POLICIES[policy](PageRecord())
     run = Simulation(sessions, chosen, engines, speed or EngineSpeed())
     run.run()
     return RouterFigures(

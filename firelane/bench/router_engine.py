@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import page_names
+from firelane.wire.page_names import page_names
 
 PAGE_TOKENS = 64
 

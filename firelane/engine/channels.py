@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from firelane.engine.split import split_step
-from firelane.wire.cache_events import CacheEvents
+from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.codec import WireError
 from firelane.wire.frames import (
     Abort,
@@ -37,6 +37,7 @@ from firelane.wire.frames import (
     Sleep,
     StepFrame,
     Submit,
+    TellPages,
     ToEngine,
     Wake,
 )
@@ -70,6 +71,7 @@ class Channels:
         self._others: dict[int, Channel[ToEngine]] = {}
         self._told: dict[type[FromEngine], FromEngine] = {}
         self._live: dict[int, set[int]] = {}
+        self._followers: set[int] = set()  # gateways that are told of pages
         self._behind: set[int] = set()  # gateways that have not got the last figures
         self._last_step: StepFrame | None = None
         self._told_all_s = 0.0
@@ -87,6 +89,9 @@ class Channels:
                 self._send_step(frame)
             elif isinstance(frame, CacheEvents):
                 self._first.send(frame)
+            elif isinstance(frame, PageChanges):
+                for number in list(self._followers):
+                    self._send_to(number, frame)
             elif isinstance(frame, Rejected):
                 self._ended(frame.id)
                 self._send_to(number_of(frame.id), frame)
@@ -178,7 +183,10 @@ class Channels:
             lost, self._lost = self._lost, []
         if lost:
             frames.append(Abort(lost))
-        return self._first.receive(0.0) + frames
+        own = self._first.receive(0.0)
+        if any(isinstance(frame, TellPages) for frame in own):
+            self._followers.add(0)
+        return own + frames
 
     def _poll(self, timeout_s: float | None) -> set[int]:
         """Sockets that can be used."""
@@ -206,6 +214,9 @@ class Channels:
         """Raises WireError where the ids are another gateway's."""
         if isinstance(frame, Drain | Sleep | Wake):
             return False
+        if isinstance(frame, TellPages):
+            self._followers.add(number)
+            return True
         if isinstance(frame, ForgetTenant):
             ids = [frame.id]
         else:
@@ -268,4 +279,5 @@ class Channels:
         live = self._live.pop(number)
         self._lost += live
         self._behind.discard(number)
+        self._followers.discard(number)
         log.info("gateway_gone number=%d requests=%d reason=%r", number, len(live), reason)

@@ -31,7 +31,7 @@ from firelane.errors import RequestError, UsageError
 from firelane.kv import KvCache, SnapshotRule, StateSnapshots
 from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer import KVTransfer
-from firelane.wire.cache_events import CacheEvents
+from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import Abort, EngineStats, FinishReason, NewRequest, Rejected, StepFrame, Submit
 from firelane.wire.repeats import restored
 
@@ -50,7 +50,7 @@ class EngineChannel(Protocol):
         for as long as it likes."""
         ...
 
-    def send(self, frame: StepFrame | Rejected) -> None: ...
+    def send(self, frame: StepFrame | Rejected | PageChanges) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,9 @@ class EngineCore:
         events = self.kv.take_events()
         if events:
             self._tell(CacheEvents(events))
+        pages = self.kv.pages.take()
+        if pages is not None:
+            self._channel.send(pages)
 
     def _get(self, request_id: int) -> Sequence | None:
         return self.table.get(request_id) or self._prerequisites.get(request_id)

@@ -31,6 +31,7 @@ from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer import PlainCopier, page_copier
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
@@ -46,6 +47,7 @@ from firelane.wire.frames import (
     Sleep,
     StepFrame,
     Submit,
+    TellPages,
     ToEngine,
     Wake,
 )
@@ -73,6 +75,8 @@ class SocketChannel:
         self.is_to_sleep = False
         self.forgotten: list[ForgetTenant] = []
         """Still to be done."""
+        self.follows_pages = False
+        """A gateway wants to know of the engine's pages from now on."""
 
     @property
     def is_draining(self) -> bool:
@@ -83,7 +87,7 @@ class SocketChannel:
         """The time to drain is over."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
-    def send(self, frame: StepFrame | Rejected | Asleep | Awake | Forgotten) -> None:
+    def send(self, frame: StepFrame | Rejected | PageChanges | Asleep | Awake | Forgotten) -> None:
         self._channel.send(frame)
 
     def rest(self) -> None:
@@ -123,6 +127,9 @@ class SocketChannel:
             return False
         if isinstance(frame, ForgetTenant):
             self.forgotten.append(frame)
+            return False
+        if isinstance(frame, TellPages):
+            self.follows_pages = True
             return False
         if isinstance(frame, Wake | Submit):
             self._wake(is_asked=isinstance(frame, Wake))
@@ -266,6 +273,9 @@ def _serve(core: EngineCore, served: SocketChannel, tiers: TieredPages | NoTiers
                 served.rest()
             while served.forgotten:
                 _forget(core, tiers, served.forgotten.pop(), served)
+            if served.follows_pages:
+                served.follows_pages = False
+                core.kv.pages.follow()
             core.step()
     except MachineError as error:
         log.error("engine_failed error=%r", str(error))

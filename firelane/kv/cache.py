@@ -23,6 +23,7 @@ from firelane.contract import CAUSAL, NO_SNAPSHOT, Span, kept_from
 from firelane.contract.limits import longest_sequence, pages_needed
 from firelane.kv.events import BlockEvents
 from firelane.kv.incoming import STATES, IncomingPages, WantedPage
+from firelane.kv.page_changes import PageChangeLog, PageLog
 from firelane.kv.pool import UNKNOWN, BlockPool, PageWatcher
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.states import StateSnapshots
@@ -71,6 +72,9 @@ class KvCache:
         self.incoming = IncomingPages(self._pool)
         self._set_aside = 0
         self._causal = [group for group, span in enumerate(spans) if span == CAUSAL]
+        if prefix_caching:
+            group = (self._causal or [0])[0]
+            self._pool.pages = PageChangeLog(block_size, group, self._pool.names(group))
         self._limited = [group for group, span in enumerate(spans) if span != CAUSAL]
         self.num_limited = len(self._limited)
         """Groups with a span that is not causal."""
@@ -210,6 +214,11 @@ class KvCache:
         """Events since the last call, by the blocks of one group; none unless they were asked for."""
         return self._pool.events.take()
 
+    @property
+    def pages(self) -> PageLog:
+        """The pages of the prefix cache, for gateways."""
+        return self._pool.pages
+
     def num_to_admit(self, num_tokens: int, hit: PrefixHit) -> tuple[int, int]:
         """Pages that a sequence takes on admission, and pages to set aside for it, beside those of the hit.
 
@@ -304,6 +313,7 @@ class KvCache:
                     publish(table[index], group, names[index], chain.tenant)
             is_first = before * self.block_size == tables.cached_tokens
             self._pool.events.published(chain, tokens, before, num_blocks, is_first=is_first)
+            self._pool.pages.published(chain, tokens, before, num_blocks, is_first=is_first)
         tables.published_blocks = num_blocks
 
     def release(self, tables: BlockTables) -> None:

@@ -14,10 +14,11 @@ Every operation is O(1) a page.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple, Protocol
 
 from firelane.kv.events import NameEvents, NoEvents
+from firelane.kv.page_changes import NoPageLog, PageLog
 
 UNKNOWN = -1
 """Instead of a page: no page has this name."""
@@ -66,6 +67,7 @@ class BlockPool:
         """From 1, once a page has been taken."""
         self.watcher: PageWatcher = NO_WATCHER
         self.events: NameEvents = NoEvents()
+        self.pages: PageLog = NoPageLog()
 
     @property
     def num_free(self) -> int:
@@ -188,6 +190,10 @@ class BlockPool:
         tag = self._tags[page]
         return (page, tag) if by_name.get(name) == page else (UNKNOWN, 0)
 
+    def names(self, group: int) -> Container[bytes]:
+        """Names of the pages of this group, as they are at each moment."""
+        return self._by_name[group]
+
     def references(self, page: int) -> int:
         return self._references[page]
 
@@ -214,3 +220,4 @@ class BlockPool:
         del self._by_name[named.group][named.name]
         self._name_of[page] = None
         self.events.unnamed(named.group, named.name)
+        self.pages.unnamed(named.group, named.name)

@@ -12,6 +12,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.wire.page_names import PAGE_TOKENS, more_page_names
+
 DIGEST_BYTES = 32
 TENANT_BYTES = 16
 
@@ -24,7 +26,7 @@ def tenant_id(tenant: str) -> bytes:
 class PrefixChain:
     """Names of the leading full blocks of one sequence; it only grows, and outlives preemption."""
 
-    __slots__ = ("_block_size", "_names", "is_salted", "root", "tenant")
+    __slots__ = ("_block_size", "_names", "_pages", "_salt", "is_salted", "root", "tenant")
 
     def __init__(self, salt: bytes, block_size: int, code: str = "", tenant: str = "") -> None:
         """code: as StepLimits.kv_cache_code. tenant: whose pages these are; it is no part of their names.
@@ -35,6 +37,8 @@ class PrefixChain:
         self.is_salted = bool(salt)
         self._block_size = block_size
         self._names: list[bytes] = []
+        self._salt = salt
+        self._pages: list[int] = []
 
     @property
     def known(self) -> list[bytes]:
@@ -55,3 +59,10 @@ class PrefixChain:
                 name = blake2b(name + data[start : start + block_bytes], digest_size=DIGEST_BYTES).digest()
                 names.append(name)
         return names
+
+    def page_names(self, tokens: NDArray[np.int32], num_pages: int) -> list[int]:
+        """Names of the first pages of `tokens`, by which gateways know them; of the list as in `names`."""
+        if num_pages > len(self._pages):
+            data = tokens[: num_pages * PAGE_TOKENS].astype("<i4", copy=False)
+            more_page_names(self._pages, self._salt, memoryview(data.view(np.uint8)))
+        return self._pages

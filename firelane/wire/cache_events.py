@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -35,3 +39,29 @@ class CacheEvents(msgspec.Struct, frozen=True, array_like=True, tag="cache"):
     to be removed before the page is written to again."""
 
     events: list[CacheEvent]
+
+
+class PageChanges(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
+    """Changes of an engine's prefix cache in a gateway's terms (wire.page_names), for those that sent
+    TellPages: pages that it has got, and before them those that it has given up. is_whole: it has no others
+    than those stored. Names lie one behind the other, as numbers of 8 bytes, little-endian."""
+
+    stored: bytes
+    removed: bytes
+    is_whole: bool = False
+
+
+def numbers_bytes(numbers: Iterable[int]) -> bytes:
+    """Numbers of 64 bits, as in PageChanges."""
+    made = array("Q", numbers)
+    if sys.byteorder == "big":
+        made.byteswap()
+    return made.tobytes()
+
+
+def numbers_of(data: bytes) -> list[int]:
+    """The inverse of numbers_bytes; of an odd end nothing is left."""
+    made = array("Q", data[: len(data) // 8 * 8])
+    if sys.byteorder == "big":
+        made.byteswap()
+    return made.tolist()

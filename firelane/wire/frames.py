@@ -1,10 +1,10 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
-Gateway to engine: Submit (new requests), Abort, Drain, Sleep, Wake and ForgetTenant. Engine to gateway:
-Loading and Progress while it loads, Ready once, then one StepFrame per step, and Rejected for requests that
-it cannot take; CacheEvents where somebody wants them; Asleep, Awake and Forgotten; all the time a Beat each
-second. One StepFrame carries the new tokens of all sequences of a step: a per-step cost, not a per-token one.
-docs/wire.md describes resumption, versions and the heartbeat.
+Gateway to engine: Submit (new requests), Abort, Drain, Sleep, Wake, ForgetTenant and TellPages. Engine to
+gateway: Loading and Progress while it loads, Ready once, then one StepFrame per step, and Rejected for
+requests that it cannot take; CacheEvents and PageChanges where somebody wants them; Asleep, Awake and
+Forgotten; all the time a Beat each second. One StepFrame carries the new tokens of all sequences of a step: a
+per-step cost, not a per-token one. docs/wire.md describes resumption, versions and the heartbeat.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal
 
 import msgspec
 
-from firelane.wire.cache_events import CacheEvents
+from firelane.wire.cache_events import CacheEvents, PageChanges
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -121,6 +121,10 @@ class ForgetTenant(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
 
     tenant: str
     id: int = 0
+
+
+class TellPages(msgspec.Struct, frozen=True, array_like=True, tag="tell_pages"):
+    """This gateway wants to know of the engine's pages: all at once, then PageChanges with each step."""
 
 
 class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
@@ -339,7 +343,7 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
     elsewhere: bool = False
 
 
-ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant
+ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant | TellPages
 FromEngine = (
     Beat
     | Loading
@@ -352,4 +356,5 @@ FromEngine = (
     | Awake
     | Forgotten
     | CacheEvents
+    | PageChanges
 )

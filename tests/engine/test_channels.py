@@ -10,6 +10,7 @@ from firelane.engine.channels import Channels
 from firelane.engine.heartbeat import Pulse
 from firelane.engine.process import SocketChannel
 from firelane.engine.split import split_step
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
     Abort,
     Asleep,
@@ -29,6 +30,7 @@ from firelane.wire.frames import (
     Started,
     StepFrame,
     Submit,
+    TellPages,
     ToEngine,
     Wake,
 )
@@ -190,6 +192,25 @@ def test_each_gateway_may_have_a_tenant_forgotten_and_gets_the_answer_alone(scen
     served.send(Forgotten("acme", 3, ONE))
     assert one.frames() == [Forgotten("acme", 3, ONE)]
     assert two.frames() == scene.owner.frames() == []
+
+
+def test_each_gateway_that_asks_is_told_of_pages_and_no_other(scene) -> None:
+    served = SocketChannel(scene.channels, Pulse(), is_shared=True)
+    one, two = scene.join(1), scene.join(2)
+    told = PageChanges(b"12345678", b"")
+    scene.channels.send(told)
+    two.send(TellPages())
+    assert list(served.receive(1.0)) == []
+    assert served.follows_pages
+    scene.channels.send(told)
+    scene.owner.send(TellPages())
+    served.receive(1.0)
+    scene.channels.send(told)
+    assert (scene.owner.frames(), one.frames(), two.frames()) == ([told], [], [told, told])
+    two.close()
+    served.receive(1.0)
+    scene.channels.send(told)
+    assert scene.owner.frames() == [told]
 
 
 class Standby:

@@ -24,6 +24,7 @@ from firelane.wire.frames import (
     Started,
     StepFrame,
     Submit,
+    TellPages,
     ToEngine,
     TokenLogprobs,
 )
@@ -58,6 +59,7 @@ class FakeEngine:
     submitted: list[NewRequest] = field(default_factory=list)
     expected: list[NewRequest] = field(default_factory=list)
     submit_frames: int = 0
+    tells_pages: bool = False
     aborted: list[int] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     steps: int = 0
@@ -125,6 +127,8 @@ class FakeEngine:
                 self.aborted.extend(frame.ids)
                 for request_id in frame.ids:
                     self.running.pop(request_id, None)
+            elif isinstance(frame, TellPages):
+                self.tells_pages = True
             elif isinstance(frame, ForgetTenant) and not self.held:
                 self.send(Forgotten(frame.tenant, len(frame.tenant), frame.id))
 

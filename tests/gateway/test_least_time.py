@@ -11,8 +11,8 @@ from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.least_time import LeastTime
 from firelane.gateway.engines.long_prompts import LOOK, LongPrompts
 from firelane.gateway.engines.output_lengths import FIRST_TOKENS, OutputLengths
-from firelane.gateway.engines.page_record import PAGE_TOKENS
 from firelane.wire.frames import NewRequest, Sampling
+from firelane.wire.page_names import PAGE_TOKENS
 
 TOKENS = itertools.count()
 """Prompts that share nothing."""

@@ -13,11 +13,11 @@ from firelane.cli.engine_options import engine_options
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import PAGE_TOKENS
 from firelane.gateway.engines.peer_pages import SharedPages
 from firelane.gateway.engines.routing import Router
 from firelane.sources.resolve import EMBEDDED
 from firelane.wire.frames import NewRequest, Sampling
+from firelane.wire.page_names import PAGE_TOKENS
 
 LONG = 4 * PAGE_TOKENS
 

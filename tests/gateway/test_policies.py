@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import LEAST_PAGES, PAGE_TOKENS, PageRecord, page_names
+from firelane.gateway.engines.page_record import LEAST_PAGES, PageRecord
 from firelane.gateway.engines.policies import (
     GATE_TOKENS,
     LeastRequests,
@@ -21,6 +21,7 @@ from firelane.gateway.engines.policies import (
 from firelane.gateway.engines.routing import POLICIES
 from firelane.gateway.routing_names import ROUTING
 from firelane.wire.frames import NewRequest, Sampling
+from firelane.wire.page_names import PAGE_TOKENS, page_names
 
 
 @dataclass
@@ -45,6 +46,10 @@ def prompt(*parts):
 
 def flight(text=b"", *, session=b"", salt=b""):
     return InFlight(NewRequest(id=1, prompt=text, sampling=Sampling(), salt=salt), None, session)
+
+
+def cached_tokens(record, names):
+    return {life: pages * PAGE_TOKENS for pages, lives in record.cached(names) for life in lives}
 
 
 def send(policy, one, to):
@@ -189,27 +194,69 @@ def test_a_record_forgets_the_ends_of_the_least_recently_used_prompts():
         page_names(b"", prompt((1, 40 * PAGE_TOKENS))),
         page_names(b"", prompt((2, 40 * PAGE_TOKENS))),
     )
-    record.add(engine, first)
-    record.add(engine, second)
+    record.expect(engine, first)
+    record.expect(engine, second)
     assert len(record) == LEAST_PAGES
-    assert record.cached_tokens(first) == {engine.life: (LEAST_PAGES - 40) * PAGE_TOKENS}
-    assert record.cached_tokens(second) == {engine.life: 40 * PAGE_TOKENS}
+    assert cached_tokens(record, first) == {engine.life: (LEAST_PAGES - 40) * PAGE_TOKENS}
+    assert cached_tokens(record, second) == {engine.life: 40 * PAGE_TOKENS}
     record.forget("0")
-    assert (len(record), record.cached_tokens(second)) == (0, {})
+    assert (len(record), cached_tokens(record, second)) == (0, {})
+
+
+def test_what_an_engine_tells_replaces_what_was_expected():
+    (engine,), record = engines(0), PageRecord()
+    first, second = (page_names(b"", prompt((i, 6 * PAGE_TOKENS))) for i in (1, 2))
+    record.expect(engine, first[:4])
+    record.tell(engine, second, (), is_whole=True)
+    assert cached_tokens(record, first) == {}
+    record.tell(engine, first[:3], second[2:])
+    assert cached_tokens(record, second) == {engine.life: 2 * PAGE_TOKENS}
+    record.expect(engine, first, 3)
+    assert cached_tokens(record, first) == {engine.life: 6 * PAGE_TOKENS}
+    record.tell(engine, (), first)
+    assert (cached_tokens(record, first), len(record)) == ({}, 2)
+
+
+def test_an_engine_that_lies_about_its_pages_fills_no_memory():
+    (engine,), record = engines(0), PageRecord()
+    engine.kv_tokens = 0
+    record.tell(engine, range(10 * LEAST_PAGES), range(5))
+    assert len(record) == LEAST_PAGES
+
+
+def test_pages_go_with_their_engine_and_not_with_the_one_before():
+    (engine,), record = engines(0), PageRecord()
+    names, before = page_names(b"", LONG), Engine(engine.name)
+    record.tell(engine, names, ())
+    record.lost(before)
+    assert len(record) == 10
+    record.lost(engine)
+    assert len(record) == 0
 
 
 def test_engines_have_as_much_of_a_prompt_as_they_were_sent():
     some, record = engines(0, 0, 0), PageRecord()
     names = page_names(b"", prompt((1, 5 * PAGE_TOKENS)))
     for engine, pages in zip(some, (5, 2, 0), strict=True):
-        record.add(engine, names[:pages])
+        record.expect(engine, names[:pages])
     first, second, _ = (engine.life for engine in some)
-    assert record.cached_tokens(names) == {first: 5 * PAGE_TOKENS, second: 2 * PAGE_TOKENS}
-    assert record.cached_tokens(names[:1]) == {first: PAGE_TOKENS, second: PAGE_TOKENS}
-    assert record.cached_tokens([]) == {}
+    assert cached_tokens(record, names) == {first: 5 * PAGE_TOKENS, second: 2 * PAGE_TOKENS}
+    assert cached_tokens(record, names[:1]) == {first: PAGE_TOKENS, second: PAGE_TOKENS}
+    assert cached_tokens(record, []) == {}
+
+
+def test_a_page_that_most_engines_have_makes_none_of_them_better():
+    policy, some, shared = PageAware(), engines(*[0] * 8), prompt((1, 4 * PAGE_TOKENS))
+    for engine in some[1:]:
+        policy.sent(flight(shared), engine)
+    policy.sent(flight(shared + prompt((2, 4 * PAGE_TOKENS))), some[5])
+    one = flight(shared + prompt((2, 5 * PAGE_TOKENS)))
+    assert (send(policy, one, some), one.cached_tokens) == (some[5], 8 * PAGE_TOKENS)
+    some[0].prefill_tokens = -(2 * 4 * PAGE_TOKENS) - 1  # all that it would compute beside the others
+    assert policy.choose(flight(shared + prompt((3, 300))), some) is some[0]
 
 
 @pytest.mark.parametrize("name", ROUTING)
 def test_one_engine_is_always_chosen(name):
     (engine,) = some = engines(0)
-    assert send(POLICIES[name](), flight(LONG, session=b"s"), some) is engine
+    assert send(POLICIES[name](PageRecord()), flight(LONG, session=b"s"), some) is engine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from firelane.gateway.engines import replicas
+from firelane.gateway.engines import parked
 from firelane.gateway.engines.link import LinkState
 from firelane.gateway.engines.recovery import Resume
 from firelane.wire.frames import (
@@ -169,7 +169,7 @@ def test_a_client_that_goes_while_its_request_is_parked(service):
 
 
 def test_comments_are_sent_while_a_stream_waits(service, monkeypatch):
-    monkeypatch.setattr(replicas, "TICK_S", 0.01)
+    monkeypatch.setattr(parked, "TICK_S", 0.01)
     lines: list[str] = []
     seen = threading.Event()
 
@@ -194,8 +194,8 @@ def test_comments_are_sent_while_a_stream_waits(service, monkeypatch):
 
 
 def test_a_request_that_waits_too_long_for_an_engine_fails(service, monkeypatch):
-    monkeypatch.setattr(replicas, "TICK_S", 0.01)
-    service.run(setattr, service.link, "_parked_s", 0.02)
+    monkeypatch.setattr(parked, "TICK_S", 0.01)
+    service.run(setattr, service.link._parked, "parked_s", 0.02)
     answer = begin(service, "/v1/completions", {"prompt": "say"}, steps=2)
     kill(service)
     assert answer().status_code == 503

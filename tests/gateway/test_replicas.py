@@ -9,10 +9,14 @@ from fake_engine import FakeEngine
 
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link import EngineLink, LinkState
-from firelane.gateway.engines.policies import tokens_ahead
+from firelane.gateway.engines.page_record import PageRecord
+from firelane.gateway.engines.policies import PageAware, tokens_ahead
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.routing import Router
+from firelane.wire.cache_events import PageChanges, numbers_bytes
 from firelane.wire.frames import EngineStats, NewRequest, Sampling
+from firelane.wire.page_names import PAGE_TOKENS, page_names
 
 ANSWER = list(range(10, 40))
 
@@ -49,8 +53,8 @@ class Sink:
 class Scene:
     """Two fake engines, stepped by hand, behind one ReplicaSet."""
 
-    def __init__(self, recovery=None, count=2):
-        self.set = ReplicaSet(recovery=recovery or Resume())
+    def __init__(self, recovery=None, count=2, router=None):
+        self.set = ReplicaSet(recovery=recovery or Resume(), router=router)
         self.links, self.engines = [], []
         for i in range(count):
             self.add(str(i))
@@ -278,3 +282,81 @@ def test_without_engines_it_says_so():
     assert (empty.state, empty.reason, empty.ready) == (LinkState.DEAD, "there is no engine", None)
     with pytest.raises(EngineDeadError):
         empty.submit(NewRequest(id=1, prompt=b"", sampling=Sampling()), Sink())
+
+
+LONG = b"\7\0\0\0" * (4 * PAGE_TOKENS)
+
+
+async def tell(scene, index, stored=(), removed=(), **changes):
+    """Pages of an engine, as far as the gateway knows them then."""
+    engine, heard = scene.engines[index], len(scene.told)
+    engine.send(PageChanges(numbers_bytes(stored), numbers_bytes(removed), **changes))
+    await until(lambda: len(scene.told) > heard)
+
+
+class TellingRouter(Router):
+    """Remembers that it was told."""
+
+    def __init__(self, told):
+        record = PageRecord()
+        super().__init__(PageAware(record), PageAware(record), records=[record])
+        self._told = told
+
+    def on_pages(self, engine, frame):
+        super().on_pages(engine, frame)
+        self._told.append(frame)
+
+
+def play_telling(scenario):
+    told = []
+
+    async def telling(scene):
+        scene.told = told
+        await scenario(scene)
+
+    play(telling, router=TellingRouter(told))
+
+
+def test_requests_go_where_engines_say_that_pages_are_and_not_where_they_were():
+    async def scenario(scene):
+        names = page_names(b"", LONG)
+        await tell(scene, 1, names, is_whole=True)
+        for _ in range(2):
+            await scene.submit(prompt=LONG)
+        assert [len(ids) for ids in scene.where()] == [0, 2]
+        await tell(scene, 0, names, is_whole=True)
+        await tell(scene, 1, removed=names)
+        await scene.submit(prompt=LONG)
+        assert [len(ids) for ids in scene.where()] == [1, 2]
+
+    play_telling(scenario)
+
+
+def test_an_engine_that_starts_again_has_what_it_says_then():
+    async def scenario(scene):
+        names = page_names(b"", LONG)
+        await tell(scene, 1, names, is_whole=True)
+        scene.engines[1].die()
+        await until(lambda: scene.links[1].state is LinkState.DEAD)
+        await scene.bring_up(1, pid=77)
+        await tell(scene, 0, names[:1], is_whole=True)
+        await scene.submit(prompt=LONG)
+        assert [len(ids) for ids in scene.where()] == [1, 0]
+        await tell(scene, 1, names, is_whole=True)
+        await scene.submit(prompt=LONG)
+        assert [len(ids) for ids in scene.where()] == [1, 1]
+
+    play_telling(scenario)
+
+
+def test_engines_are_asked_for_their_pages_by_policies_that_want_them():
+    async def follows(scene):
+        await until(lambda: all(engine.tells_pages for engine in scene.engines))
+
+    async def does_not(scene):
+        await scene.submit()
+        await until(lambda: any(engine.submitted for engine in scene.engines))
+        assert not any(engine.tells_pages for engine in scene.engines)
+
+    for name, scenario in (("page-aware", follows), ("least-time", follows), ("least-tokens", does_not)):
+        play(scenario, router=Router.of(name))

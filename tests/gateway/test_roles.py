@@ -222,7 +222,7 @@ def test_roles_that_cannot_be_changed():
         with pytest.raises(RequestError, match="one gateway alone"):
             change_role(scene.set, "0", D)
         scene.links[0].is_shared = False
-        scene.links[0].ready = msgspec.structs.replace(scene.links[0].ready, engine_id="")
+        scene.links[0].serve(msgspec.structs.replace(scene.links[0].ready, engine_id=""))
         with pytest.raises(RequestError, match="--prefill and --decode"):
             change_role(scene.set, "0", D)
         assert [link.role for link in scene.links] == [P, D]

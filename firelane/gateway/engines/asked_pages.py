@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import PageOwner, PageRecord, page_names
+from firelane.gateway.engines.page_record import CachedPages, PageOwner, PageRecord
+from firelane.wire.page_names import PAGE_TOKENS, page_names
 
 
 class Asked(NamedTuple):
-    """Pages of a prompt, the tokens of it that engines have, by their lives."""
+    """Pages of a prompt, and how many of them engines have."""
 
     flight: InFlight
     names: list[int]
-    cached: dict[int, int]
+    cached: list[CachedPages]
+
+
+class CachedTokens(NamedTuple):
+    """Tokens of a prompt that engines have: `usual` of most of them; others: of the rest, by their places."""
+
+    usual: int
+    others: dict[int, int]
 
 
 class AskedPages:
+    """Places of engines are kept from one decision to the next, as they are mostly the same."""
+
     def __init__(self, record: PageRecord | None = None) -> None:
-        self._record = record or PageRecord()
+        self._record = PageRecord() if record is None else record
         self._asked: Asked | None = None
+        self._lives: list[int] = []
+        self._places: dict[int, int] = {}
 
     def ask(self, flight: InFlight) -> Asked:
         asked = self._asked
         if asked is None or asked.flight is not flight:
             names = page_names(flight.request.salt, flight.request.prompt)
-            cached = self._record.cached_tokens(names)
-            asked = self._asked = Asked(flight, names, cached)
+            asked = self._asked = Asked(flight, names, self._record.cached(names))
         return asked
+
+    def cached_tokens(self, flight: InFlight, engines: Sequence[PageOwner]) -> CachedTokens:
+        cached = self.ask(flight).cached
+        if not cached:
+            return CachedTokens(0, {})
+        places = self._places_of(engines)
+        usual_pages, most = max(cached, key=_number)
+        if 2 * len(most) <= len(engines):
+            usual_pages, rest = 0, set[int]()
+        else:
+            rest = places.keys() - most
+        others = {places[life]: 0 for life in rest}
+        for pages, lives in cached:
+            if pages != usual_pages:
+                others.update({places[life]: pages * PAGE_TOKENS for life in lives if life in places})
+        return CachedTokens(usual_pages * PAGE_TOKENS, others)
 
     def sent(self, flight: InFlight, engine: PageOwner) -> None:
         """The request goes to this engine, which will have its pages."""
         asked, self._asked = self.ask(flight), None
-        flight.cached_tokens = asked.cached.get(engine.life, 0)
-        self._record.add(engine, asked.names)
+        known = next((pages for pages, lives in asked.cached if engine.life in lives), 0)
+        flight.cached_tokens = known * PAGE_TOKENS
+        self._record.expect(engine, asked.names, known)
+
+    def _places_of(self, engines: Sequence[PageOwner]) -> dict[int, int]:
+        lives = [engine.life for engine in engines]
+        if lives != self._lives:
+            self._lives, self._places = lives, {life: i for i, life in enumerate(lives)}
+        return self._places
+
+
+def _number(cached: CachedPages) -> int:
+    return len(cached.lives)

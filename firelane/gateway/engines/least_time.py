@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firelane.gateway.engines.asked_pages import AskedPages
+from firelane.gateway.engines.asked_pages import AskedPages, CachedTokens
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.long_prompts import LongPrompts
 from firelane.gateway.engines.output_lengths import OutputLengths
@@ -14,10 +14,12 @@ from firelane.gateway.engines.policies import (
     Candidate,
     EngineT,
     SessionAffinity,
+    least_recently_used,
 )
 
 STEP_MS, TOKEN_MS = 10.0, 0.1
 """Of an engine where none has told its own yet: what counts then is that all are alike."""
+NOT_CACHED = CachedTokens(0, {})
 LONG_PATIENCE, SHORT_PATIENCE = 10.0, 1.0
 """A request waits this many times its own prompt's time for an engine of its kind, before it takes one of the
 other kind."""
@@ -44,23 +46,27 @@ class LeastTime:
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if len(engines) == 1:
             return engines[0]
-        cached = self._pages.ask(flight).cached
-        step_ms, token_ms = usual = _cost(engines)
+        cached = self._pages.cached_tokens(flight, engines)
+        usual = _cost(engines)
         times_ms = self._times_ms(flight, engines, cached, usual)
-        own_tokens = flight.prompt_tokens - max(cached.values(), default=0)
-        first, others = self._kinds(own_tokens, len(engines))
+        own_tokens = flight.prompt_tokens - max(cached.usual, *cached.others.values(), 0)
+        near = self._near(own_tokens, times_ms, usual)
+        if len(near) == 1:
+            return engines[near[0]]
+        return self._of_equal(flight, [engines[i] for i in near], has_pages=cached != NOT_CACHED)
+
+    def _near(self, own_tokens: int, times_ms: list[float], usual: tuple[float, float]) -> list[int]:
+        """Places of the engines within a step of the shortest time, of one kind."""
+        first, others = self._kinds(own_tokens, len(times_ms))
+        step_ms, token_ms = usual
         least_ms = min(times_ms[first])
         if others.stop > others.start:
             patience = LONG_PATIENCE if own_tokens >= self._long.least_tokens else SHORT_PATIENCE
             elsewhere_ms = min(times_ms[others])
             if elsewhere_ms + patience * token_ms * own_tokens < least_ms:
                 first, least_ms = others, elsewhere_ms
-        near = [
-            engine
-            for engine, time_ms in zip(engines[first], times_ms[first], strict=True)
-            if time_ms <= least_ms + step_ms
-        ]
-        return near[0] if len(near) == 1 else self._of_equal(flight, near, cached)
+        limit_ms = least_ms + step_ms
+        return [i for i, time_ms in enumerate(times_ms[first], first.start) if time_ms <= limit_ms]
 
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         self._turn += 1
@@ -75,19 +81,21 @@ class LeastTime:
         self,
         flight: InFlight,
         engines: Sequence[Candidate],
-        cached: dict[int, int],
+        cached: CachedTokens,
         usual: tuple[float, float],
     ) -> list[float]:
         """usual: step_ms and token_ms of engines that have not told theirs."""
-        output, get, weight = self._lengths.expected(flight), cached.get, RECOMPUTE_WEIGHT
-        own = weight * flight.prompt_tokens
+        output, weight = self._lengths.expected(flight), RECOMPUTE_WEIGHT
+        own = weight * (flight.prompt_tokens - cached.usual)
         step_ms, token_ms = usual
-        return [
-            (engine.token_ms or token_ms)
-            * (engine.prefill_tokens + own - weight * get(engine.life, 0) + output * engine.sequences)
+        times_ms = [
+            (engine.token_ms or token_ms) * (engine.prefill_tokens + own + output * engine.sequences)
             + output * (engine.step_ms or step_ms)
             for engine in engines
         ]
+        for i, tokens in cached.others.items():
+            times_ms[i] -= (engines[i].token_ms or token_ms) * weight * (tokens - cached.usual)
+        return times_ms
 
     def _kinds(self, own_tokens: int, number: int) -> tuple[slice, slice]:
         """Engines for prompts of this length, and the others."""
@@ -97,10 +105,10 @@ class LeastTime:
         long, short = slice(0, kept), slice(kept, number)
         return (long, short) if own_tokens >= self._long.least_tokens else (short, long)
 
-    def _of_equal(self, flight: InFlight, near: Sequence[EngineT], cached: dict[int, int]) -> EngineT:
-        if flight.session and not cached:
+    def _of_equal(self, flight: InFlight, near: Sequence[EngineT], *, has_pages: bool) -> EngineT:
+        if flight.session and not has_pages:
             return self._sessions.choose(flight, near)
-        return min(near, key=lambda engine: self._used.get(engine.name, 0))
+        return least_recently_used(near, self._used)
 
 
 def _cost(engines: Sequence[Candidate]) -> tuple[float, float]:

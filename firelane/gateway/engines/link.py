@@ -17,13 +17,13 @@ from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.ejection import Wait
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
-from firelane.gateway.engines.load import Load, told_ms
+from firelane.gateway.engines.load import told_ms
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.protocol import protocol_problem
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
 from firelane.process_state import ProcessState, UnknownProcess
-from firelane.wire.cache_events import CacheEvents
+from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
     Abort,
     Asleep,
@@ -43,6 +43,7 @@ from firelane.wire.frames import (
     Rejected,
     Sleep,
     StepFrame,
+    TellPages,
     Wake,
 )
 
@@ -61,9 +62,11 @@ class EngineLink:
 
     `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
-    kill the process; `process` tells how the system runs it. A request that has left an
-    engine never comes back to the same process: tokens that are still on their way from there cannot be taken
-    for those of its next life. is_shared: other gateways have connections to it, too.
+    kill the process; `process` tells how the system runs it. A request that has left an engine never comes
+    back to the same process: tokens still on their way from there cannot be taken for those of its next life.
+    is_shared: other gateways have connections to it. Policies ask for plain attributes. prefill_tokens: of
+    prompts that have not drawn yet, less those likely cached. sequences: in flight here, also for other
+    gateways, as far as told. role (unless another one was assigned), engine_id, kv_tokens: as in Ready.
     """
 
     def __init__(
@@ -90,9 +93,9 @@ class EngineLink:
         self.on_cache_events: Callable[[CacheEvents], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
-        self.assigned_role = ""
+        self.assigned_role, self.role, self.engine_id = "", "both", ""
         self.has_served = self.is_shared = self._is_remote = False
-        self.life = 0
+        self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
         self.step_ms = self.token_ms = 0.0
         self.load_clock = LoadClock()
         self._watch = watch
@@ -111,16 +114,6 @@ class EngineLink:
         return len(self._delivery.flights)
 
     @property
-    def prefill_tokens(self) -> int:
-        """Of prompts that have not drawn yet, less those that are likely cached."""
-        return self._delivery.load.tokens  # asked for each engine at each decision
-
-    @property
-    def load(self) -> Load:
-        """The work that lies before the engine."""
-        return self._delivery.load
-
-    @property
     def step_prompt_tokens(self) -> int:
         """Of the prompts that the last step began."""
         return self._delivery.step_prompt_tokens
@@ -129,26 +122,6 @@ class EngineLink:
     def waits(self) -> list[Wait]:
         """Of requests that got their first token here in the last step."""
         return self._delivery.waits
-
-    @property
-    def sequences(self) -> int:
-        """In flight here, also for other gateways, as far as the engine has told."""
-        own = len(self._delivery.flights)
-        return max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
-
-    @property
-    def kv_tokens(self) -> int:
-        return 0 if self.ready is None else self.ready.num_blocks * self.ready.block_size
-
-    @property
-    def role(self) -> str:
-        """As in EngineConfig, unless another one was assigned since."""
-        return "both" if self.ready is None else self.assigned_role or self.ready.role
-
-    @property
-    def engine_id(self) -> str:
-        """As in Ready."""
-        return "" if self.ready is None else self.ready.engine_id
 
     def expect(self, flight: InFlight, engine_id: str) -> None:
         """A request that another engine begins is going to come here: have its pages from there."""
@@ -182,12 +155,14 @@ class EngineLink:
             self._detach()
             self.lose("another engine takes its place")
         self.state, self.reason = LinkState.STARTING, "the engine is starting"
-        self.progress = self.ready = self.failed = self.asleep = None
+        self.progress = self.failed = self.asleep = None
         self.has_served = False
+        self._set_ready(None)
 
     def submit(self, flight: InFlight) -> None:
         """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
         self._delivery.add(flight)
+        self._count()
         self._new.append(flight.continuation())
         self._schedule_flush()
 
@@ -195,6 +170,7 @@ class EngineLink:
         """Stop a request and forget its sink. False where it is not here."""
         if self._delivery.remove(request_id) is None:
             return False
+        self._count()
         self._aborts.append(request_id)
         self._schedule_flush()
         return True
@@ -216,7 +192,8 @@ class EngineLink:
     def retire(self, reason: str) -> None:
         """No new requests go here; those in flight go on."""
         if self.state is LinkState.READY:
-            self.state, self.reason, self.ready = LinkState.DEAD, reason, None
+            self.state, self.reason = LinkState.DEAD, reason
+            self._set_ready(None)
 
     def sleep(self) -> None:
         """Have the engine go to standby when it has nothing left; new requests wait elsewhere."""
@@ -236,6 +213,11 @@ class EngineLink:
             return False
         self._connection.send(asked)
         return True
+
+    def follow_pages(self) -> None:
+        """Have the engine tell its pages from now on (`on_pages`)."""
+        if self._connection is not None:
+            self._connection.send(TellPages())
 
     def drain(self, timeout_s: float) -> None:
         """Ask the engine to end when it has nothing left, or at the latest after this time."""
@@ -303,6 +285,9 @@ class EngineLink:
         elif isinstance(frame, CacheEvents):
             if self.on_cache_events is not None:
                 self.on_cache_events(frame)
+        elif isinstance(frame, PageChanges):
+            if self.owner is not None and self.state in (LinkState.READY, LinkState.STANDBY):
+                self.owner.on_pages(self, frame)
         elif isinstance(frame, Asleep | Awake):
             self._on_standby(frame)
         elif isinstance(frame, Forgotten):
@@ -328,8 +313,25 @@ class EngineLink:
 
     def serve(self, ready: Ready) -> None:
         """The owner has accepted the engine."""
-        self.ready, self.state, self.reason = ready, LinkState.READY, ""
+        self.state, self.reason = LinkState.READY, ""
         self.life = hash((self.name, ready.pid))
+        self._set_ready(ready)
+
+    def assign_role(self, role: str) -> None:
+        """The part of requests that is sent here from now on; "": the engine's own."""
+        self.assigned_role = role
+        self._set_ready(self.ready)
+
+    def _set_ready(self, ready: Ready | None) -> None:
+        self.ready = ready
+        self.role = "both" if ready is None else self.assigned_role or ready.role
+        self.engine_id = "" if ready is None else ready.engine_id
+        self.kv_tokens = 0 if ready is None else ready.num_blocks * ready.block_size
+
+    def _count(self) -> None:
+        """Call after each change of the requests in flight."""
+        self.prefill_tokens, own = self._delivery.load.tokens, len(self._delivery.flights)
+        self.sequences = max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     def _on_standby(self, frame: Asleep | Awake) -> None:
         if self.state is not LinkState.STANDBY:
@@ -347,6 +349,7 @@ class EngineLink:
 
     def _on_rejected(self, frame: Rejected) -> None:
         flight = self._delivery.remove(frame.id)
+        self._count()
         if flight is not None and frame.elsewhere:
             self._give_back([flight])
         elif flight is not None:
@@ -356,6 +359,7 @@ class EngineLink:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
         self.stats, self.has_served = frame.stats, self.has_served or frame.step > 0
         self._delivery.deliver(frame, now_s)
+        self._count()
         if frame.finished:
             self._end(frame.finished)
         if self.owner is not None:
@@ -363,6 +367,7 @@ class EngineLink:
 
     def _end(self, finishes: list[Finished]) -> None:
         returned, handed_over, ended = self._delivery.end(finishes)
+        self._count()
         if self.owner is not None:
             for flight in handed_over:
                 self.owner.on_handed_over(self, flight)
@@ -380,7 +385,8 @@ class EngineLink:
         """The connection is gone, and all that is in flight. is_closed: as in Receiver, not by a network."""
         self._connection = None
         self._watch.end()
-        self.state, self.ready, self.asleep = LinkState.DEAD, None, None
+        self.state, self.asleep = LinkState.DEAD, None
+        self._set_ready(None)
         self.reason = self.failed.message if self.failed else reason
         self._new.clear()
         self._aborts.clear()
@@ -389,5 +395,6 @@ class EngineLink:
         if self.owner is not None:
             self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self._is_remote)
         self.stats = EngineStats()
+        self._count()
         if self.on_down is not None:
             self.on_down(self.reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Ready, StepFrame
 
 LinkT = TypeVar("LinkT", contravariant=True)
@@ -35,6 +36,10 @@ class LinkOwner(Protocol[LinkT]):
 
     def on_ended(self, link: LinkT, flight: InFlight) -> None:
         """The request has come to its end."""
+        ...
+
+    def on_pages(self, link: LinkT, frame: PageChanges) -> None:
+        """Pages of the engine have changed, for those who follow them."""
         ...
 
     def on_handed_over(self, link: LinkT, flight: InFlight) -> None:

@@ -1,14 +1,16 @@
-"""Record of the pages that engines are likely to have: those of the prompts that were sent there."""
+"""Record of the pages that engines have, and of those that they are going to have."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
-PAGE_TOKENS = 256
-"""Coarser than engines' blocks: less to hash and to remember, and what is missed is less than a page."""
+from firelane.wire.page_names import PAGE_TOKENS
+
 LEAST_PAGES = 64
+MOST_PAGES = 1 << 20
+"""Of one engine, whatever it tells."""
 MOST_MASKS = 4096
 
 
@@ -23,26 +25,24 @@ class PageOwner(Protocol):
     def life(self) -> int: ...
 
 
-def page_names(salt: bytes, prompt: bytes, page_tokens: int = PAGE_TOKENS) -> list[int]:
-    """Names of the full pages of a prompt (int32 ids), each for all tokens up to its end. They hold in this
-    process alone, and may collide: good enough for an estimate."""
-    name, step = hash(salt), 4 * page_tokens
-    names: list[int] = []
-    for end in range(step, len(prompt) + 1, step):
-        name = hash((name, prompt[end - step : end]))
-        names.append(name)
-    return names
+class CachedPages(NamedTuple):
+    """Engines, by their lives, that have so many leading pages of a prompt, and no more."""
+
+    pages: int
+    lives: frozenset[int]
 
 
 class _Owner:
-    """Pages of one life of an engine, the least recently used first. bit: of it in masks."""
+    """Pages of one life of an engine. told: those that it says it has. expected: of prompts that were sent
+    there, the least recently used first. tells: it has said what it has. bit: of it in masks."""
 
-    __slots__ = ("bit", "capacity", "life", "pages")
+    __slots__ = ("bit", "capacity", "expected", "life", "tells", "told")
 
     def __init__(self, engine: PageOwner, bit: int) -> None:
-        self.life, self.bit = engine.life, bit
-        self.capacity = max(LEAST_PAGES, engine.kv_tokens // PAGE_TOKENS)
-        self.pages: OrderedDict[int, None] = OrderedDict()
+        self.life, self.bit, self.tells = engine.life, bit, False
+        self.capacity = min(MOST_PAGES, max(LEAST_PAGES, engine.kv_tokens // PAGE_TOKENS))
+        self.told: set[int] = set()
+        self.expected: OrderedDict[int, None] = OrderedDict()
 
 
 class PageRecord:
@@ -53,48 +53,85 @@ class PageRecord:
     def __init__(self) -> None:
         self._owners: dict[str, _Owner] = {}
         self._masks: dict[int, int] = {}
-        self._lives: dict[int, tuple[int, ...]] = {}
+        self._lives: dict[int, frozenset[int]] = {}
 
     def __len__(self) -> int:
         """Pages of all engines together."""
-        return sum(len(owner.pages) for owner in self._owners.values())
+        return sum(len(owner.told) + len(owner.expected) for owner in self._owners.values())
 
-    def cached_tokens(self, names: Sequence[int]) -> dict[int, int]:
-        """Leading tokens of the prompt of these pages that engines have, by the engine's life; none of those
-        that have no page of it."""
-        found: dict[int, int] = {}
-        get, before, i = self._masks.get, -1, 0
-        for i, name in enumerate(names):
-            mask = get(name, 0) & before
-            if mask != before:
-                if i:
-                    found.update(dict.fromkeys(self._lives_of(before & ~mask), i * PAGE_TOKENS))
-                if not mask:
-                    return found
-                before = mask
-        if names:
-            found.update(dict.fromkeys(self._lives_of(before), (i + 1) * PAGE_TOKENS))
+    def cached(self, names: Sequence[int]) -> list[CachedPages]:
+        """Engines that have leading pages of a prompt of these, by their number. An engine that has a page
+        is taken to have those before, so that few are looked for."""
+        found: list[CachedPages] = []
+        owners = self._masks.get(names[0], 0) if names else 0
+        last = 0
+        while owners:
+            last = self._last(names, last, owners)
+            still = self._masks.get(names[last + 1], 0) & owners if last + 1 < len(names) else 0
+            found.append(CachedPages(last + 1, self._lives_of(owners & ~still)))
+            owners, last = still, last + 1
         return found
 
-    def add(self, engine: PageOwner, names: Sequence[int]) -> None:
-        """The engine computes a prompt of these pages. The last one is the first that is forgotten."""
-        owner = self._owner(engine)
-        pages, masks = owner.pages, self._masks
-        for name in reversed(names[: owner.capacity]):
-            if name in pages:
-                pages.move_to_end(name)
+    def _last(self, names: Sequence[int], first: int, owners: int) -> int:
+        """The last page that all these owners have, of which `first` is one."""
+        get, beyond = self._masks.get, len(names)
+        if get(names[-1], 0) & owners == owners:
+            return beyond - 1
+        while beyond - first > 1:
+            middle = (first + beyond) // 2
+            if get(names[middle], 0) & owners == owners:
+                first = middle
             else:
-                pages[name] = None
+                beyond = middle
+        return first
+
+    def expect(self, engine: PageOwner, names: Sequence[int], known: int = 0) -> None:
+        """The engine is sent a prompt of these pages, of which the record has the first `known` for it. The
+        last page is the first that is forgotten."""
+        owner = self._owner(engine)
+        told, expected, masks = owner.told, owner.expected, self._masks
+        for name in reversed(names[known if owner.tells else 0 : owner.capacity]):
+            if name in expected:
+                expected.move_to_end(name)
+            elif name not in told:
+                expected[name] = None
                 masks[name] = masks.get(name, 0) | owner.bit
-        while len(pages) > owner.capacity:
-            self._unmark(pages.popitem(last=False)[0], owner.bit)
+        while len(expected) > owner.capacity:
+            self._unmark(expected.popitem(last=False)[0], owner.bit)
+
+    def tell(
+        self, engine: PageOwner, stored: Iterable[int], removed: Iterable[int], *, is_whole: bool = False
+    ) -> None:
+        """The engine says which pages it has given up, and which it has got since. is_whole: it has no others
+        than those stored."""
+        if is_whole:
+            self.forget(engine.name)
+        owner = self._owner(engine)
+        owner.tells = True
+        for name in removed:
+            if name in owner.told or name in owner.expected:
+                owner.told.discard(name)
+                owner.expected.pop(name, None)
+                self._unmark(name, owner.bit)
+        for name in stored:
+            if len(owner.told) >= owner.capacity:
+                break
+            owner.expected.pop(name, None)
+            owner.told.add(name)
+            self._masks[name] = self._masks.get(name, 0) | owner.bit
+
+    def lost(self, engine: PageOwner) -> None:
+        """The engine has gone, with its pages."""
+        owner = self._owners.get(engine.name)
+        if owner is not None and owner.life == engine.life:
+            self.forget(engine.name)
 
     def forget(self, name: str) -> None:
         """All pages of the engine of this name."""
         owner = self._owners.pop(name, None)
         if owner is not None:
             self._lives.clear()
-            for page in owner.pages:
+            for page in (*owner.told, *owner.expected):
                 self._unmark(page, owner.bit)
 
     def _owner(self, engine: PageOwner) -> _Owner:
@@ -108,12 +145,12 @@ class PageRecord:
         made = self._owners[engine.name] = _Owner(engine, bit)
         return made
 
-    def _lives_of(self, mask: int) -> tuple[int, ...]:
+    def _lives_of(self, mask: int) -> frozenset[int]:
         lives = self._lives.get(mask)
         if lives is None:
             if len(self._lives) >= MOST_MASKS:
                 self._lives.clear()
-            lives = tuple(owner.life for owner in self._owners.values() if owner.bit & mask)
+            lives = frozenset(owner.life for owner in self._owners.values() if owner.bit & mask)
             self._lives[mask] = lives
         return lives
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import PAGE_TOKENS, PageOwner, PageRecord, page_names
+from firelane.gateway.engines.page_record import PageOwner, PageRecord
+from firelane.wire.page_names import PAGE_TOKENS, page_names
 
 
 class PageSource(PageOwner, Protocol):
@@ -35,20 +36,21 @@ class SharedPages:
     """The engine with the longest part of a prompt gives its pages to the one that was chosen, where that has
     less of it. The record is an estimate: what the peer has not any more is computed."""
 
-    def __init__(self) -> None:
-        self._record = PageRecord()
+    def __init__(self, record: PageRecord | None = None) -> None:
+        self._record = PageRecord() if record is None else record
 
     def sent(self, flight: InFlight, engine: PageSource, serving: Sequence[PageSource]) -> None:
         request = flight.request
         if request.pooling is not None or request.pages_at:
             return
         names = page_names(request.salt, request.prompt)
-        cached = self._record.cached_tokens(names)
-        self._record.add(engine, names)
+        cached = {life: pages for pages, lives in self._record.cached(names) for life in lives}
+        own = cached.get(engine.life, 0)
+        self._record.expect(engine, names, own)
         peers = [other for other in serving if other is not engine and other.engine_id]
         if not (cached and peers and engine.engine_id):
             return
         peer = max(peers, key=lambda other: cached.get(other.life, 0))
         most = cached.get(peer.life, 0)
-        if most >= cached.get(engine.life, 0) + PAGE_TOKENS:
-            flight.pages_at, flight.cached_tokens = peer.engine_id, most
+        if most > own:
+            flight.pages_at, flight.cached_tokens = peer.engine_id, most * PAGE_TOKENS

@@ -69,6 +69,12 @@ def tokens_ahead(engine: Candidate) -> int:
     return engine.prefill_tokens + engine.sequences
 
 
+def least_recently_used(engines: Sequence[EngineT], used: dict[str, int]) -> EngineT:
+    """used: turns at which engines got a request last, by their names."""
+    turns = [used.get(engine.name, 0) for engine in engines]
+    return engines[turns.index(min(turns))]
+
+
 class Random:
     """Any engine: the plain twin of all others."""
 
@@ -177,16 +183,15 @@ class PageAware:
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if len(engines) == 1:
             return engines[0]
-        cached, weight = self._pages.ask(flight).cached.get, RECOMPUTE_WEIGHT
-        costs = [
-            engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences - weight * cached(engine.life, 0)
-            for engine in engines
-        ]
+        costs = [engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences for engine in engines]
+        usual, others = self._pages.cached_tokens(flight, engines)
+        for i, tokens in others.items():
+            costs[i] -= RECOMPUTE_WEIGHT * (tokens - usual)
         least = min(costs)
         if costs.count(least) == 1:
             return engines[costs.index(least)]
-        equal = (engine for engine, cost in zip(engines, costs, strict=True) if cost == least)
-        return min(equal, key=lambda engine: self._used.get(engine.name, 0))
+        equal = [engine for engine, cost in zip(engines, costs, strict=True) if cost == least]
+        return least_recently_used(equal, self._used)
 
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         self._turn += 1

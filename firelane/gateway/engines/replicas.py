@@ -15,22 +15,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from firelane.errors import EngineDeadError, QueueTimeoutError
+from firelane.errors import EngineDeadError
 from firelane.gateway.engines.ejection import Ejection, NoEjection
 from firelane.gateway.engines.in_flight import InFlight, Sink
 from firelane.gateway.engines.link import EngineLink, LinkState
-from firelane.gateway.engines.recovery import PROGRESS_TOKENS, NoRecovery, Recovery
+from firelane.gateway.engines.parked import ParkedRequests
+from firelane.gateway.engines.recovery import NoRecovery, Recovery
 from firelane.gateway.engines.routing import Router
 from firelane.gateway.engines.sizes import add_counters, add_stats, together
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
 
 log = logging.getLogger(__name__)
-TICK_S = 2.5
-"""Between two looks at the requests that have lost their engine, and two signs of life to their clients."""
 PARKED_S = 600.0
 
 
@@ -69,16 +68,11 @@ class ReplicaSet:
         self.events: EngineEvents | None = None
         self.deaths = self.resumed = self.handed_over = 0
         self._recovery: Recovery = recovery or NoRecovery()
-        self._parked_s = parked_s
         self._next_id = first_id
         self._identity: str | None = None
         self._sizes: Ready | None = None
         self._before = EngineStats()  # counters of engines that have gone
-        self._parked: dict[int, InFlight] = {}
-        self._suspects: deque[InFlight] = deque()
-        self._on_trial: InFlight | None = None
-        self._unheard: dict[int, InFlight] = {}  # resumed or parked, without a token since
-        self._ticker: asyncio.TimerHandle | None = None
+        self._parked = ParkedRequests(self, parked_s)
         self._closed = False
         self._waiters: list[asyncio.Future[None]] = []
         self._hurries = False
@@ -90,7 +84,7 @@ class ReplicaSet:
     def add(self, link: EngineLink) -> None:
         """In the place of one of the same name it has its role."""
         before = [other.assigned_role for other in self.links if other.name == link.name]
-        link.assigned_role = before[-1] if before else ""
+        link.assign_role(before[-1] if before else "")
         link.owner = self
         self.links.append(link)
 
@@ -121,7 +115,8 @@ class ReplicaSet:
 
     @property
     def serving(self) -> list[EngineLink]:
-        return [link for link in self.links if link.state is LinkState.READY]
+        ready = LinkState.READY
+        return [link for link in self.links if link.state is ready]
 
     @property
     def state(self) -> LinkState:
@@ -220,18 +215,17 @@ class ReplicaSet:
 
     @property
     def in_flight(self) -> int:
-        waiting = len(self._parked) + len(self._suspects)
-        return waiting + sum(link.in_flight for link in self.links)
+        return len(self._parked) + sum(link.in_flight for link in self.links)
 
     @property
     def parked(self) -> int:
         """Requests without an engine."""
-        return len(self._parked) + len(self._suspects)
+        return len(self._parked)
 
     @property
     def unheard(self) -> int:
         """Requests that have lost or changed their engine, and have no token since."""
-        return sum(map(self._is_unheard, self._unheard.values()))
+        return self._parked.unheard
 
     def next_id(self) -> int:
         """A request id that has not been used before."""
@@ -249,19 +243,15 @@ class ReplicaSet:
         for link in self.links:
             if link.abort(request_id):
                 return
-        if self._parked.pop(request_id, None) is None:
-            self._suspects = deque(flight for flight in self._suspects if flight.id != request_id)
+        self._parked.remove(request_id)
 
     def close(self) -> None:
         """Requests in flight fail."""
         self._closed, self._recovery = True, NoRecovery()
         for link in list(self.links):
             link.close()
-        self._fail_parked("the gateway is closing")
+        self._parked.close()
         self.hurry()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            self._ticker = None
 
     def _send(self, flight: InFlight) -> None:
         serving = self._ejection.admitted(self.serving, time.monotonic())
@@ -274,15 +264,26 @@ class ReplicaSet:
                 flight.next_engine = then.engine_id
                 then.expect(flight, route.link.engine_id)
         else:
-            flight.parked_s = time.monotonic()
-            self._parked[flight.id] = flight
-            self._listen([flight])
+            self._parked.add(flight)
 
     def _resume(self, flights: list[InFlight]) -> None:
         self.resumed += len(flights)
-        self._listen(flights)
+        self._parked.listen(flights)
         for flight in flights:
             self._send(flight)
+
+    # ---- asked by ParkedRequests
+
+    @property
+    def serves(self) -> bool:
+        return bool(self.serving)
+
+    def holds(self, flight: InFlight) -> bool:
+        return any(link.holds(flight) for link in self.links)
+
+    def send_again(self, flight: InFlight) -> None:
+        self.resumed += 1
+        self._send(flight)
 
     # ---- called by links
 
@@ -295,9 +296,11 @@ class ReplicaSet:
                     "another way: give all engines one model, the same options and CPU target, or restart "
                     "the server"
                 )
-            self._fail_parked("the engine came back with another model")
+            self._parked.fail("the engine came back with another model")
         self._identity = ready.identity
         link.serve(ready)
+        if self._router.follows_pages:
+            link.follow_pages()
         self._resize()
         if self.events is not None:
             self.events.on_ready(ready)
@@ -311,14 +314,12 @@ class ReplicaSet:
         self._send_parked()
 
     def _send_parked(self) -> None:
-        parked, self._parked = self._parked, {}
-        for flight in parked.values():
+        for flight in self._parked.take():
             self._send(flight)
-        self._try_next()
+        self._parked.try_next()
 
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
-        if self._on_trial is not None or self._suspects:
-            self._try_next()
+        self._parked.try_next()
         for wait in link.waits:
             self._ejection.note(link, wait)
         if self.events is not None:
@@ -327,9 +328,10 @@ class ReplicaSet:
     def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str, *, is_seen: bool) -> None:
         self.deaths += 1
         self._ejection.lost(link, time.monotonic())
+        self._router.lost(link)
         self._before = add_counters(self._before, link.stats)
         self._resize()
-        verdict = self._recovery.judge(lost, self._on_trial, reason, is_seen=is_seen)
+        verdict = self._recovery.judge(lost, self._parked.on_trial, reason, is_seen=is_seen)
         for flight, error in verdict.fail:
             flight.fail(error)
         if verdict.resume or verdict.alone:
@@ -338,12 +340,9 @@ class ReplicaSet:
                 *(link.name, len(verdict.resume), sum(flight.prompt_tokens for flight in verdict.resume)),
                 *(len(verdict.alone), len(verdict.fail), reason),
             )
-        for flight in verdict.alone:
-            flight.parked_s = time.monotonic()
-        self._suspects.extend(verdict.alone)
-        self._listen(verdict.alone)
+        self._parked.suspect(verdict.alone)
         self._resume(verdict.resume)
-        self._try_next()
+        self._parked.try_next()
 
     def on_returned(self, link: EngineLink, returned: list[InFlight]) -> None:
         del link
@@ -359,73 +358,16 @@ class ReplicaSet:
         del link
         self._router.ended(flight)
 
+    def on_pages(self, link: EngineLink, frame: PageChanges) -> None:
+        self._router.on_pages(link, frame)
+
     def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
         self.handed_over += 1
         flight.pages_at = link.engine_id
         self._send(flight)
-
-    # ---- requests that have lost their engine
-
-    def _try_next(self) -> None:
-        """The next suspect, once the one before has ended or gone on past the place of its deaths."""
-        trial = self._on_trial
-        if trial is not None and self._is_on_trial(trial):
-            return
-        self._on_trial = None
-        if self._suspects and self.serving:
-            self._on_trial = self._suspects.popleft()
-            self.resumed += 1
-            self._send(self._on_trial)
-
-    def _is_on_trial(self, flight: InFlight) -> bool:
-        if len(flight.tokens) - flight.kept > PROGRESS_TOKENS:
-            return False
-        return any(link.holds(flight) for link in self.links)
-
-    def _listen(self, flights: list[InFlight]) -> None:
-        """Their clients get a sign of life until tokens come."""
-        for flight in flights:
-            flight.resumed_at = len(flight.tokens)
-            self._unheard[flight.id] = flight
-        if self._unheard and self._ticker is None and not self._closed:
-            self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-
-    def _tick(self) -> None:
-        self._ticker = None
-        now_s = time.monotonic()
-        for flight in [*self._parked.values(), *self._suspects]:
-            if now_s - flight.parked_s > self._parked_s:
-                self.abort(flight.id)
-                flight.fail(
-                    QueueTimeoutError(f"no engine was there for {self._parked_s:g} s: try again later"),
-                )
-        unheard, self._unheard = self._unheard, {}
-        still = [flight for flight in unheard.values() if self._is_unheard(flight)]
-        for flight in still:
-            _wave(flight)
-        self._listen(still)
-
-    def _is_unheard(self, flight: InFlight) -> bool:
-        if flight.id in self._parked or flight in self._suspects:
-            return True
-        return len(flight.tokens) == flight.resumed_at and any(link.holds(flight) for link in self.links)
-
-    def _fail_parked(self, reason: str) -> None:
-        waiting = [*self._parked.values(), *self._suspects]
-        self._parked.clear()
-        self._suspects.clear()
-        for flight in waiting:
-            flight.fail(EngineDeadError(f"the request lost its engine: {reason}"))
 
     def _resize(self) -> None:
         """While none serves, the sizes of the last one count."""
         ready = [link.ready for link in self.links if link.ready is not None]
         self._sizes = together(ready) or self._sizes
         self._wake()
-
-
-def _wave(flight: InFlight) -> None:
-    try:
-        flight.sink.on_waiting()
-    except Exception:
-        log.exception("request_not_told id=%d", flight.id)

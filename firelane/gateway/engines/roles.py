@@ -24,7 +24,7 @@ def change_role(engines: ReplicaSet, name: str, role: str) -> EngineLink:
     if link.role == role:
         return link
     log.info("role_changed replica=%s role=%s in_flight=%d", link.name, role, link.in_flight)
-    link.assigned_role = role
+    link.assign_role(role)
     if role == "prefill":
         engines.move(link, link.in_flight, pages_at=link.engine_id)
     return link

@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.least_time import LeastTime
+from firelane.gateway.engines.page_record import PageOwner, PageRecord
 from firelane.gateway.engines.peer_pages import NoPeerPages, PeerPages, SharedPages
 from firelane.gateway.engines.policies import (
     Candidate,
@@ -17,20 +18,24 @@ from firelane.gateway.engines.policies import (
     Random,
     SessionAffinity,
 )
+from firelane.wire.cache_events import PageChanges, numbers_of
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
+NO_ROLES = {"both"}
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "least-tokens": LeastTokens,
-    "least-requests": LeastRequests,
-    "random": Random,
-    "affinity": SessionAffinity,
+POLICIES: dict[str, Callable[[PageRecord], Policy]] = {
+    "least-tokens": lambda _: LeastTokens(),
+    "least-requests": lambda _: LeastRequests(),
+    "random": lambda _: Random(),
+    "affinity": lambda _: SessionAffinity(),
     "page-aware": PageAware,
     "least-time": LeastTime,
 }
 """By their names in gateway.routing_names.ROUTING."""
+FOLLOWING = ("page-aware", "least-time")
+"""Those that want to know of engines' pages."""
 
 
 class RoutedEngine(Candidate, Protocol):
@@ -62,32 +67,62 @@ class Router:
         prompts: Policy | None = None,
         decodes: Policy | None = None,
         peer_pages: PeerPages | None = None,
+        records: Sequence[PageRecord] = (),
     ) -> None:
+        """records: that are asked for engines' pages, and that engines keep true."""
         self._prompts, self._decodes = prompts or LeastTokens(), decodes or LeastTokens()
-        self._peer_pages = peer_pages or NoPeerPages()
+        self._peer_pages, self._records = peer_pages or NoPeerPages(), records
 
     @staticmethod
     def of(name: str, *, shares_pages: bool = False) -> Router:
-        """The router that chooses by the policy of this name, one for each role: what their engines
-        are sent differs. shares_pages: engines have pages from each other."""
-        return Router(POLICIES[name](), POLICIES[name](), SharedPages() if shares_pages else None)
+        """The router that chooses by the policy of this name, one for each role. shares_pages: engines have
+        pages from each other."""
+        record, of_peers = PageRecord(), PageRecord()
+        asked = ((record, name in FOLLOWING), (of_peers, shares_pages))
+        return Router(
+            POLICIES[name](record),
+            POLICIES[name](record),
+            SharedPages(of_peers) if shares_pages else None,
+            [one for one, is_asked in asked if is_asked],
+        )
+
+    @property
+    def follows_pages(self) -> bool:
+        """Engines are to tell their pages."""
+        return bool(self._records)
+
+    def on_pages(self, engine: PageOwner, frame: PageChanges) -> None:
+        stored, removed = numbers_of(frame.stored), numbers_of(frame.removed)
+        for record in self._records:
+            record.tell(engine, stored, removed, is_whole=frame.is_whole)
+
+    def lost(self, engine: PageOwner) -> None:
+        """The engine has died, or its connection."""
+        for record in self._records:
+            record.lost(engine)
 
     def route(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT] | None:
         """The caller sends the request there. None where no engine serves."""
         if not serving:
             return None
+        if {link.role for link in serving} == NO_ROLES:
+            return self._of_all(flight, serving)
         prefillers = [link for link in serving if link.role != "decode"]
         decoders = [link for link in serving if link.role != "prefill"]
         if not any(map(_gives_pages, prefillers)):
-            chosen = _sent(self._prompts, flight, serving)
-            self._peer_pages.sent(flight, chosen, serving)
-            return Route(chosen)
+            return self._of_all(flight, serving)
         if decoders and (flight.tokens or _is_short(flight)):
             announced = [link for link in decoders if link.engine_id == flight.next_engine]
             return Route(_sent(self._decodes, flight, announced or decoders))
         link = _sent(self._prompts, flight, prefillers)
         goes_on = decoders and _gives_pages(link) and _goes_on(flight)
         return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)
+
+    def _of_all(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT]:
+        """One engine that does all."""
+        link = _sent(self._prompts, flight, serving)
+        self._peer_pages.sent(flight, link, serving)
+        return Route(link)
 
     def ended(self, flight: InFlight) -> None:
         """It has ended by itself."""
