@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from dataclasses import replace
 
-    from firelane.backends.cpu.memory import available_bytes
     from firelane.cli.node_setup import NodeReader
     from firelane.cli.service import serve as run_service
+    from firelane.native.host_memory import available_bytes
     from firelane.node.memory_groups import delegated_groups
 
     display = serve.display_for(arguments.log_format, environment)

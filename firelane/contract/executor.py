@@ -89,7 +89,8 @@ class Executor(Protocol):
     def standby(self) -> GivenBack:
         """Give back the memory of KV cache, states and buffers, whose content is lost, and let go of the
         weights' pages. No step is in flight, and none is submitted before `wake`. Idempotent. Returns what
-        processes beside this one gave back. Raises MachineError where one of them is gone."""
+        processes beside this one gave back, and a device. Raises MachineError where one of them is gone,
+        OutOfMemoryError where the host has no room for what a device gives back."""
         ...
 
     def wake(self) -> None:

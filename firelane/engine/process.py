@@ -93,7 +93,9 @@ class SocketChannel:
     def rest(self) -> None:
         """Go to standby, as it was asked for. The core has nothing to do."""
         self.is_to_sleep = False
+        self._pulse.rest()  # a device copies its weights for as long as that takes; its waits have a limit
         self.send(self.standby.sleep())
+        self._pulse.touch()
 
     def receive(self, wait_s: float | None) -> list[Submit | Abort]:
         """All frames for the core that have arrived; an engine with nothing to do waits for the next one."""
@@ -145,6 +147,11 @@ class SocketChannel:
     def _wake(self, *, is_asked: bool) -> None:
         """A request that comes to an engine in standby wakes it, too: for as long as it runs, where it is not
         of those who know of the standby."""
+        self._pulse.rest()
+        self._wake_up(is_asked=is_asked)
+        self._pulse.touch()
+
+    def _wake_up(self, *, is_asked: bool) -> None:
         if self._is_shared and not is_asked:
             if self.standby.sleeps:
                 self.standby.wake()

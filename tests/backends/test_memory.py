@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from firelane.backends.cpu.memory import HUGE_PAGE_BYTES, available_bytes, shared_zeroed, zeroed
+from firelane.backends.cpu.memory import HUGE_PAGE_BYTES, shared_zeroed, zeroed
 from firelane.errors import OutOfMemoryError, UsageError
+from firelane.native.host_memory import available_bytes
 
 
 def test_memory_that_the_system_refuses() -> None:

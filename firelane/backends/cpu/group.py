@@ -9,11 +9,11 @@ from pathlib import Path
 import firelane
 from firelane import env
 from firelane.backends.cpu.attach import Hello, compared_options
-from firelane.backends.cpu.memory import available_bytes
 from firelane.backends.cpu.native import MOST_IN_FLIGHT
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import UsageError
 from firelane.native import machine
+from firelane.native.host_memory import available_bytes
 from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.integer_products import row_group

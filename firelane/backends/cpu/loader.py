@@ -17,12 +17,13 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.forms import choose, wanted_forms
 from firelane.backends.cpu.layout import LANES, Layout
 from firelane.backends.cpu.member import Alone, GroupSizes, Member, limits_of
-from firelane.backends.cpu.memory import GIB, available_bytes
+from firelane.backends.cpu.memory import GIB
 from firelane.backends.cpu.native import Library
 from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, resolve_limits
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
+from firelane.native.host_memory import available_bytes
 from firelane.native.pages import private_huge_pages
 from firelane.native.target import Target
 from firelane.program.program import Program

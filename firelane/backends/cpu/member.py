@@ -10,8 +10,8 @@ from typing import Protocol
 
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
-from firelane.backends.cpu.memory import available_bytes
 from firelane.contract import SlotState, Span, StepLimits
+from firelane.native.host_memory import available_bytes
 from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.program import Program

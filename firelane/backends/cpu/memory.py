@@ -1,7 +1,7 @@
-"""Free memory of this machine, and zeroed memory that is paid for when it is touched: private, or a file in
-memory that another process can map.
+"""Zeroed memory that is paid for when it is touched: private, or a file in memory that another process can
+map.
 
-What of this only Linux has stays in this module: its estimate of free memory, huge pages, files in memory.
+What of this only Linux has stays in this module: huge pages, files in memory.
 """
 
 from __future__ import annotations
@@ -11,29 +11,17 @@ import mmap
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import OutOfMemoryError, UsageError
-from firelane.native import cgroup
 
 GIB = 1 << 30
 HUGE_PAGE_BYTES = 2 << 20
 SEALS = 0x1 | 0x2 | 0x4 | 0x10
 """F_SEAL_SEAL, SHRINK, GROW and FUTURE_WRITE, which Python does not name before 3.13: who has the descriptor
 maps the file to read it."""
-
-
-def available_bytes() -> int:
-    """Memory that can be had without swapping: the system's estimate, within the limits of control groups."""
-    if sys.platform != "linux":
-        return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2  # no estimate of what others will give back
-    fields = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    free = next(int(f[1]) * 1024 for f in fields if f[0] == "MemAvailable:")
-    left = cgroup.memory_left()
-    return free if left is None else min(free, left)
 
 
 def zeroed(nbytes: int) -> NDArray[np.uint8]:

@@ -31,12 +31,12 @@ from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import LinkSizes, RankLink
 from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.member import GroupSizes
-from firelane.backends.cpu.memory import available_bytes
 from firelane.backends.cpu.rank_processes import LocalRanks, usable_cores
 from firelane.backends.cpu.step_stream import HEADER_INTS, body_bytes, decode
 from firelane.contract import ProgressCallback, SlotState, StepInputs, StepLimits
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import FirelaneError, UsageError
+from firelane.native.host_memory import available_bytes
 from firelane.parallel.ranks import rank_program
 from firelane.program.program import Program
 

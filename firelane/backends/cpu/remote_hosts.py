@@ -26,11 +26,11 @@ from firelane.backends.cpu.attach import (
 )
 from firelane.backends.cpu.host_wires import HostWires
 from firelane.backends.cpu.link import LinkSizes, RankWires
-from firelane.backends.cpu.memory import available_bytes
 from firelane.backends.cpu.step_stream import StepEncoder
 from firelane.contract import SlotState, StepInputs, StepLimits
 from firelane.engine_config import HostsConfig
 from firelane.errors import MachineError
+from firelane.native.host_memory import available_bytes
 from firelane.parallel.hosts import HostLayout
 
 LIMITS = (

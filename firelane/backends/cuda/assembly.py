@@ -87,4 +87,5 @@ def assemble(
         tile_tokens=sizes.tile_tokens,
         captured=captured,
         step_limit_s=step_limit_s,
+        is_alone=state is None,
     )

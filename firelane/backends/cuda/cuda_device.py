@@ -151,3 +151,4 @@ class CudaDevice:
 
     def trim(self) -> None:
         torch.cuda.empty_cache()
+        self._pool = torch.cuda.graph_pool_handle()  # one whose graphs have gone cannot be used again

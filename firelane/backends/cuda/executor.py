@@ -18,6 +18,7 @@ from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import StepWork
 from firelane.backends.cuda.staging import Stager
+from firelane.backends.cuda.standby import DeviceStandby
 from firelane.backends.cuda.step_memory import StepMemory
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT
 from firelane.backends.cuda.weights import DeviceWeights
@@ -72,6 +73,7 @@ class CudaExecutor:
         tile_tokens: int,
         step_limit_s: float = WAIT_LIMIT_S,
         captured: Captured = lambda _: None,
+        is_alone: bool = True,
     ) -> None:
         self._limits, self._device, self._memory, self._weights = limits, device, memory, weights
         self._vocab_size, self._hidden_width = program.vocab_size, program.hidden_width
@@ -81,15 +83,19 @@ class CudaExecutor:
         sets = range(MAX_IN_FLIGHT)
         self._stagers = [Stager(memory.tables, tile_tokens=tile_tokens, parity=parity) for parity in sets]
         self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in sets]
-        self._given_up = ""
+        self._given_up, self._is_released = "", False
         self._parity = 0
         self._in_flight: deque[_Step] = deque()
         self._step_limit_s = step_limit_s
-        self._buckets = tuple(work)
+        self._work, self._buckets = work, tuple(work)
         self._graphs: dict[Bucket, _Graphs] = {}
-        for bucket, step in work.items():
+        self._standby = DeviceStandby(device, weights, memory.transient) if is_alone else None
+        self._capture(captured)
+
+    def _capture(self, captured: Captured = lambda _: None) -> None:
+        for bucket, step in self._work.items():
             with translated(f"capturing the graph of {bucket}"):
-                self._graphs[bucket] = _Graphs.capture(step, device)
+                self._graphs[bucket] = _Graphs.capture(step, self._device)
             captured(bucket)
 
     @property
@@ -188,23 +194,37 @@ class CudaExecutor:
 
     @property
     def can_sleep(self) -> bool:
-        return False
+        """False of one of several ranks: they share memory."""
+        return self._standby is not None
 
     def standby(self) -> GivenBack:
-        raise NotImplementedError("an engine on a GPU does not sleep")
+        """Of the device; a copy of the weights stays in host memory. Raises OutOfMemoryError where that has
+        no room."""
+        assert self._standby is not None, "a rank does not sleep"
+        assert not self._in_flight, "standby with a step in flight"
+        self._standby.copy()
+        self._graphs.clear()
+        return GivenBack(released_bytes=self._standby.leave())
 
     def wake(self) -> None:
-        """An engine on a GPU does not sleep."""
+        assert self._standby is not None, "a rank does not sleep"
+        self._standby.come_back()
+        if not self._graphs:
+            for staged in self._memory.tables.staged:
+                staged.counts.zero_()  # capturing runs a step: one without tokens
+            self._capture()
 
     def release(self) -> None:
         """Memory that the device may still write is kept: after a failure the process has to end."""
-        if not self._graphs:
+        if self._is_released:
             return
+        self._is_released = True
         idle = self._device.drain()
         self._graphs.clear()
         self._in_flight.clear()
         if idle:
-            del self._memory, self._weights, self._stagers, self._state, self._logprobs
+            del self._memory, self._weights, self._stagers, self._state, self._logprobs, self._standby
+            del self._work
             self._device.trim()
 
 

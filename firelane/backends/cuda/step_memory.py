@@ -111,6 +111,12 @@ class StepMemory:
         """Memory of sequences: pages and recurrent states."""
         return self.pages.pool.nbytes + self.states.pool.nbytes
 
+    @property
+    def transient(self) -> tuple[Tensor, ...]:
+        """All that is large and means nothing between steps without sequences."""
+        scratch = self.parts, self.decoded, self.transposed, self.partial, self.stats
+        return self.pages.pool, self.states.pool, *self.values.values(), *scratch
+
     @classmethod
     def allocate(cls, sizes: Sizes, device: Device, state: SlotState | None = None) -> StepMemory:
         """state: of the slots, where it lies in memory that others see, too."""
