@@ -91,7 +91,7 @@ class RankProcess:
             raise MachineError(f"{self.name} {self.ending()} while it was loading")
 
     def receive(self, count: int) -> bytes:
-        """What it says next; less, where it has ended. Not for one that is watched."""
+        """The next words of it; less, where it has ended. Not for one that is watched."""
         return self._sock.recv(count, socket.MSG_WAITALL)
 
     def watch(

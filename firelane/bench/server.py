@@ -69,7 +69,7 @@ class ServerProcess:
 
     @property
     def engine_pids(self) -> list[int]:
-        """Those that run; not what else the gateway and its engines have started."""
+        """Engines that run; not what else the gateway and its engines have started."""
         return [pid for pid in descendants(self.process.pid) if _is_engine(pid)]
 
     def stop(self, timeout_s: float = 30.0) -> int:

@@ -143,7 +143,7 @@ def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
 
 
 def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | None:
-    """Those of --role-controller. gateways: processes of the server. Raises UsageError."""
+    """Targets of --role-controller. gateways: processes of the server. Raises UsageError."""
     from firelane.gateway.engines.role_targets import OPTION, RoleTargets
 
     text: str | None = arguments.role_controller

@@ -112,5 +112,5 @@ def share_threads(parts: Sequence[tuple[int, ...] | None]) -> list[int]:
 
 
 def _bounds(size: int, number: int) -> list[int]:
-    """Where equal parts begin, and the last one ends."""
+    """Bounds of equal parts: where each begins, and the last one ends."""
     return [i * size // number for i in range(number + 1)]

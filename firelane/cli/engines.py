@@ -77,7 +77,7 @@ class GatewayEngines:
         return self.replicas.move(link, count)
 
     def close(self) -> None:
-        """What is to be told of the engines' caches has been told then. Idempotent."""
+        """All that is to be told of the engines' caches has been told then. Idempotent."""
         self._events.close()
 
     def is_held(self, link: EngineLink) -> bool:

@@ -28,7 +28,7 @@ LAST_FRAMES_S = 0.5
 
 
 class Server(Protocol):
-    """Whoever has the engines of all models."""
+    """The owner of the engines of all models."""
 
     def on_progress(self, frame: Progress) -> None: ...
     def on_loading(self, name: str, loading: Loading) -> None: ...

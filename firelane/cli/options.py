@@ -95,14 +95,14 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def threads(arguments: argparse.Namespace) -> int:
-    """What the option of `add_threads` gives, or the number of usable cores."""
+    """The number that the option of `add_threads` gives, or the number of usable cores."""
     from firelane.native.machine import cpu_identity
 
     return arguments.threads or cpu_identity().usable_cores
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """What every command that starts an engine takes. None means: the engine decides from the model and the
+    """Settings of each command that starts an engine. None means: the engine decides from the model and the
     machine."""
     group = parser.add_argument_group("engine")
     group.add_argument(

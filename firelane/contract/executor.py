@@ -46,8 +46,8 @@ class Executor(Protocol):
 
     @property
     def arithmetic(self) -> str:
-        """What results depend on beside the program: executors of one kind that differ here round in other
-        ways. "" where nothing does."""
+        """The kind of rounding, beside the program: executors that differ here give other bits. "" where all
+        give the same."""
         ...
 
     @property

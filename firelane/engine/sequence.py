@@ -82,7 +82,7 @@ class Sequence:
         self.chain = chain
         self.tenant = tenant
         self.account = -1
-        """Whose virtual time it uses, where tenants share."""
+        """The account whose virtual time it uses, where tenants share."""
         self.status = Status.WAITING
         self.slot = -1
         self.blocks: BlockTables | None = None
@@ -103,7 +103,7 @@ class Sequence:
         self.scheduled_s = 0.0
         """When it first got its slot, by time.monotonic()."""
         self.pool: Pool | None = None
-        """Where a request for an embedding collects it."""
+        """The place where a request for an embedding collects it."""
         self.restored: dict[bytes, str] = {}
         """Names of its blocks that were read from a tier, and which one."""
 
@@ -116,7 +116,7 @@ class Sequence:
 
     @property
     def outcome(self) -> FinishReason | None:
-        """Why there is nothing left to compute; None where there is."""
+        """The reason why there is nothing left to compute; None where there is."""
         if self.constraint is not None and self.constraint.outcome is not None:
             return self.constraint.outcome
         complete = len(self.tokens) >= self.end and self.prompt_logprobs_done == self.prompt_len - 1
@@ -124,7 +124,7 @@ class Sequence:
 
     @property
     def failure(self) -> str:
-        """What is wrong with the request itself, where it ends in an error."""
+        """The fault of the request itself, where it ends in an error."""
         return "" if self.constraint is None else self.constraint.failure
 
     def restored_blocks(self, tier: str, num_blocks: int) -> int:

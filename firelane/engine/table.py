@@ -117,7 +117,7 @@ class SequenceTable:
         return self.running.get(request_id) or self.waiting.get(request_id)
 
     def at(self, slot: int) -> Sequence:
-        """Who holds this slot."""
+        """The sequence that holds this slot."""
         sequence = self.sequences[slot]
         assert sequence is not None
         return sequence

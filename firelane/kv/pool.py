@@ -115,7 +115,7 @@ class BlockPool:
         return [by_name.get(name, UNKNOWN) for name in names[:limit]]
 
     def num_idle(self, pages: Sequence[int]) -> int:
-        """How many of these pages nobody uses, so that sharing them makes `num_free` smaller."""
+        """Number of these pages that nobody uses, so that sharing them makes `num_free` smaller."""
         return sum(1 for page in pages if self._references[page] == 0)
 
     def share(self, pages: Sequence[int]) -> None:

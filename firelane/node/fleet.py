@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 GroupOf = Callable[[str], EngineGroup]
 """Control group of the replica of this name."""
 FINISH_S = 5.0
-"""How long the requests of an engine that is replaced may go on there, before they are moved."""
+"""Time that the requests of an engine that is replaced may go on there, before they are moved."""
 MOVED_TOGETHER = 2
 """Requests that are computed anew at the same time: the others go on where they are meanwhile."""
 POLL_S = 0.01
 CALM_S = 2.0
-"""How long the next engine's load may wait for the others to compute again what they got from the last."""
+"""Time that the next engine's load may wait for the others to compute again what they got from the last."""
 STOP_S = 2.0
-"""How long an engine may take to end after its connection, before it gets SIGTERM."""
+"""Time that an engine may take to end after its connection, before it gets SIGTERM."""
 
 
 class Link(Protocol):

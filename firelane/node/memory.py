@@ -1,4 +1,4 @@
-"""Whose memory is taken when another model needs it: a pure choice among those that hold some."""
+"""The models whose memory is taken when another model needs it: a pure choice among those that hold some."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Eviction:
 
 
 def eviction(holders: Sequence[Holder], need_bytes: int, min_residence_s: float) -> Eviction | None:
-    """What is to be done so that `need_bytes` are free then; None where it is not enough now. Never with one
+    """The eviction by which `need_bytes` are free then; None where it is not enough now. Never with one
     that has requests, is pinned, or came a moment ago (Holder.has_stayed)."""
     free = sorted((one for one in holders if is_free(one, min_residence_s)), key=lambda one: one.rank)
     for ends in (False, True):

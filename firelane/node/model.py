@@ -58,7 +58,7 @@ class Engines(Protocol):
 
 
 class PackedMark(Protocol):
-    """What remembers that a model was loaded before, so that its weights and kernels lie in the cache."""
+    """The mark of a model that was loaded before, so that its weights and kernels lie in the cache."""
 
     @property
     def is_set(self) -> bool: ...

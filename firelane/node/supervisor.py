@@ -42,7 +42,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineExit:
-    """How an engine process ended. `exit_code` is what a command that depends on it should end with."""
+    """The end of an engine process. `exit_code` is what a command that depends on it should end with."""
 
     pid: int
     return_code: int

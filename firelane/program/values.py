@@ -63,7 +63,7 @@ class Weight:
     pieces: tuple[Piece, ...]
     layout: WeightLayout = WeightLayout.PLAIN
     code: Code | None = None
-    """How the checkpoint stores the numbers; None: as numbers."""
+    """The code that the checkpoint stores the numbers in; None: as numbers."""
     others: tuple[tuple[Piece, ...], ...] = ()
     """Other recipes for it: checkpoints of one model may be stored in several ways."""
 

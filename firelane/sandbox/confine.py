@@ -1,4 +1,4 @@
-"""What an engine gives up: at its start files and the network, once its model is loaded the starting of
+"""Rights an engine gives up: at its start files and the network, once its model is loaded the starting of
 programs."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _forbid(calls: Sequence[Refused], otherwise: str) -> None:
 
 
 def lacks(settings: env.Environment) -> str | None:
-    """What this machine's sandbox does not keep an engine from, in words for people; None: nothing."""
+    """Rights that this machine's sandbox does not keep an engine from, in words for people; None: nothing."""
     machine = this_machine()
     if machine is None:
         return "there is none on this system: engines have all rights of this user"
@@ -108,8 +108,8 @@ def _has_landlock(machine: Machine, settings: env.Environment) -> bool:
 
 
 def _compile_python_to(directory: Path) -> None:
-    """Where Python's modules lie uncompiled, and would be compiled at each start: an engine may not write
-    beside them, and what it writes is for engines alone."""
+    """The place for modules of Python that lie uncompiled, and would be compiled at each start: an engine
+    may not write beside them, and what it writes is for engines alone."""
     first = Path(firelane.__path__[0], *IMPORTED)
     if not Path(cache_from_source(str(first))).exists():
         sys.pycache_prefix = str(directory)

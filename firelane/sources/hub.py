@@ -95,7 +95,7 @@ def _explained(hub_id: str) -> Generator[None]:
 
 
 def _passing(error: BaseException | None) -> str:
-    """What the hub answered, where it did, and another time may answer otherwise."""
+    """The hub's answer in words, where it answered, and another time may answer otherwise."""
     status = _status(error)
     if status in PASSING:
         return f"the hub limits the number of requests: try again later, or {LOGIN}"

@@ -23,7 +23,7 @@ PROTOCOL_VERSION = 9
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """How the tokens of one request are drawn. Defaults mean: plain sampling from the model's distribution.
+    """The drawing of one request's tokens. Defaults mean: plain sampling from the model's distribution.
 
     temperature 0 is greedy; top_k 0, top_p 1.0 and min_p 0.0 are off. seed keys the counter-based generator
     together with the position, so that the same request gives the same tokens anywhere. logprobs: how many

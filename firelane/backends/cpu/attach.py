@@ -89,7 +89,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """Why a host leaves the group."""
+    """The reason for which a host leaves the group."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""Where everything lies that a compiled program touches: row strides, offsets, numbers of weights."""
+"""Places of all that a compiled program touches: row strides, offsets, numbers of weights."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def _compile_early(
 
 
 def _report(memory: MemoryPlan, used_bytes: int, executor: CudaExecutor) -> None:
-    """What was planned beside what the device says that it took."""
+    """Planned bytes beside those that the device says that it took."""
     planned = memory.weights + memory.step + memory.kv
     log.debug("device memory planned: %s", memory)
     log.debug(

@@ -138,6 +138,6 @@ class Lowering:
         }
 
     def counted(self, value: Value, *, is_head: bool = False) -> dict[str, Any]:
-        """What says how many rows of `value` a step has."""
+        """The source of how many rows of `value` a step has."""
         count = LOGIT_ROWS if is_head else TOKENS if value.rows is Rows.TOKEN else ROWS
         return {"counts": self.memory.tables.counts, "count": count, "max_rows": self.rows(value)}

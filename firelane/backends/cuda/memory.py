@@ -104,7 +104,7 @@ def kept_bytes(program: Program, limits: StepLimits) -> int:
 
 
 def step_bytes(sizes: Sizes) -> int:
-    """What StepMemory takes of the device: the very same allocations, on a device that only counts."""
+    """Bytes that StepMemory takes of the device: the very same allocations, on a device that only counts."""
     device = CountingDevice()
     StepMemory.allocate(sizes, device)
     return device.nbytes

@@ -43,7 +43,7 @@ class ScratchSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What the memory of a step depends on, and how many bytes of the device it takes."""
+    """Figures that the memory of a step depends on, and how many bytes of the device it takes."""
 
     program: Program
     limits: StepLimits

@@ -15,7 +15,7 @@ class LinkOwner(Protocol[LinkT]):
     """The owner of a link, which submits through it."""
 
     def on_ready(self, link: LinkT, ready: Ready) -> str:
-        """Why this engine cannot be used; "" where it can."""
+        """The reason why this engine cannot be used; "" where it can."""
         ...
 
     def on_awake(self, link: LinkT) -> None:

@@ -6,7 +6,7 @@ from firelane.wire.frames import PROTOCOL_VERSION, Ready
 
 
 def protocol_problem(ready: Ready) -> str:
-    """Why no frames can be exchanged with this engine; "" where they can."""
+    """The reason why no frames can be exchanged with this engine; "" where they can."""
     if ready.protocol == PROTOCOL_VERSION:
         return ""
     return (

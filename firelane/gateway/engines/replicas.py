@@ -126,7 +126,7 @@ class ReplicaSet:
 
     @property
     def reason(self) -> str:
-        """Why none serves."""
+        """The reason why none serves."""
         if self.serving:
             return ""
         return next((link.reason for link in self.links if link.reason), "there is no engine")
@@ -139,7 +139,7 @@ class ReplicaSet:
 
     @property
     def left_s(self) -> int:
-        """When the next engine is likely to serve, in whole seconds."""
+        """Time until the next engine is likely to serve, in whole seconds."""
         loading = [link.load_clock for link in self.links if link.state is LinkState.STARTING]
         return min((clock.left_s(time.monotonic()) for clock in loading), default=1)
 
@@ -177,7 +177,7 @@ class ReplicaSet:
 
     @property
     def ready(self) -> Ready | None:
-        """What the engines that serve can take together; None where there is none."""
+        """Sizes that the engines that serve can take together; None where there is none."""
         return self._sizes if self.serving else None
 
     @property
@@ -187,7 +187,7 @@ class ReplicaSet:
 
     @property
     def takes(self) -> Ready | None:
-        """What the next request may count with; not None while an engine is only being replaced."""
+        """Sizes that the next request may count with; not None while an engine is only being replaced."""
         return self._sizes if self.serving or (self._recovery.waits and not self._closed) else None
 
     @property

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class LatencyMetrics(Protocol):
-    """Those of a model that its roles are chosen by (ModelMetrics)."""
+    """Metrics of a model that its roles are chosen by (ModelMetrics)."""
 
     @property
     def ttft(self) -> Histogram: ...

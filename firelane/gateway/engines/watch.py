@@ -23,7 +23,7 @@ COUNTED_TICKS = 3
 
 class Connected(Protocol):
     frames: int
-    """How many have come."""
+    """Number of those that have come."""
 
 
 Process = Callable[[], ProcessState]

@@ -13,7 +13,7 @@ from firelane.wire.cache_events import BlocksCleared, CacheEvents
 
 
 class EventFeed(Protocol):
-    """Whoever is told of each engine's cache."""
+    """The listener to each engine's cache."""
 
     def follow(self, link: EngineLink) -> None:
         """From now on publish the events that come over this link. Its name is the number of the engine's

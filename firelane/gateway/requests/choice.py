@@ -74,7 +74,7 @@ class Choice:
 
     @property
     def last_s(self) -> float:
-        """When its last token came; 0 before the first."""
+        """Time of its last token; 0 before the first."""
         return self._last_s
 
     @property

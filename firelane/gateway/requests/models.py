@@ -120,7 +120,7 @@ class ServedModel:
 
     @property
     def reason(self) -> str:
-        """Why it does not answer, in words; "" where it does."""
+        """The reason why it does not answer, in words; "" where it does."""
         if self.admission.draining:
             return "shutting down"
         progress = self.engines.progress

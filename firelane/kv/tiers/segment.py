@@ -79,7 +79,7 @@ class Segment:
         return table_of(bytes(data))
 
     def changed_ns(self) -> int:
-        """When its index was last written; of use to see that it was."""
+        """Time when its index was last written; of use to see that it was."""
         return os.fstat(self._index_fd).st_mtime_ns
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ def _source_facts(engine_id: str, counts: list[int], *, maps: bool) -> tuple[byt
 
 
 def _refusal(join: Join, side: Side, nonce: bytes) -> str:
-    """Why the reader gets no pages; "" where it does."""
+    """The reason why the reader gets no pages; "" where it does."""
     pool = side.pool
     facts = _reader_facts(join.engine_id, join.identity, join.layout_id, join.sizes)
     if not hmac.compare_digest(join.proof, proof(side.key, "reader", nonce, join.nonce, *facts)):

@@ -106,7 +106,7 @@ class Choices:
             choice.cancel()
 
     def handed_over(self) -> Chunk:
-        """What a worker for decode is told of a prompt: where its pages are, if they can be had."""
+        """The words for a worker for decode of a prompt: where its pages are, if they can be had."""
         pages = self.all[0].pages
         return {} if pages is None else {"kv_transfer_params": params_of(pages)}
 

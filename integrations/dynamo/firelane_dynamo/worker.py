@@ -135,7 +135,7 @@ class FirelaneEngine(LLMEngine):
         return choices
 
     def _stop(self, choices: Choices) -> None:
-        """Those of its sequences that still run."""
+        """The sequences of it that still run."""
         for choice in choices.all:
             self._engine.replicas.abort(choice.id)
 

@@ -20,7 +20,7 @@ class FirelaneServer(LLMServer):
 
     @classmethod
     def get_deployment_options(cls, llm_config: LLMConfig) -> dict[str, Any]:
-        """Those of the config's deployment_config: one actor, with its server's processes beside it."""
+        """Options of the config's deployment_config: one actor, with its server's processes beside it."""
         options: dict[str, Any] = copy.deepcopy(llm_config.deployment_config)
         if llm_config.runtime_env:
             options.setdefault("ray_actor_options", {}).setdefault("runtime_env", llm_config.runtime_env)
