@@ -55,7 +55,7 @@ requests = st.fixed_dictionaries(
 batches = st.lists(st.lists(requests, min_size=1, max_size=3), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     shared=shared,
     sizes=st.tuples(own, own),

@@ -91,7 +91,7 @@ class RoleController:
         self._remember(split, now)
         if max(now) <= 1:
             return None
-        worst_at = {role: self._worst_at(role, split, now) for role in _choices(split)}
+        worst_at: dict[Role, float] = {role: self._worst_at(role, split, now) for role in _choices(split)}
         best = min(worst_at, key=lambda role: worst_at[role], default=None)
         return None if best is None or worst_at[best] == math.inf else best
 
