@@ -63,7 +63,8 @@ def test_tokens_come_as_they_are_drawn() -> None:
     asyncio.run(scenario())
 
 
-def test_each_choice_ends_by_itself_and_the_last_has_the_usage() -> None:
+def test_choices_end_behind_the_tokens_of_all() -> None:
+    """Dynamo's frontend reads up to the first end."""
     made = choices(2)
     first, second = made.all
     second.on_token(50, 0.0)
@@ -74,11 +75,14 @@ def test_each_choice_ends_by_itself_and_the_last_has_the_usage() -> None:
     async def scenario():
         chunks = made.chunks()
         assert await anext(chunks) == {"token_ids": [40], "index": 0}
-        assert await anext(chunks) == {"token_ids": [50], "index": 1, "finish_reason": "length"}
+        assert await anext(chunks) == {"token_ids": [50], "index": 1}
+        first.on_token(41, 0.0)
         first.on_end()
-        last = await anext(chunks)
-        assert last["completion_usage"]["completion_tokens"] == 2
-        assert last["index"] == 0
+        assert await anext(chunks) == {"token_ids": [41], "index": 0}
+        end, last = [chunk async for chunk in chunks]
+        assert end.pop("completion_usage")["completion_tokens"] == 3
+        assert end == {"token_ids": [], "index": 0, "finish_reason": "stop"}
+        assert last == {"token_ids": [], "index": 1, "finish_reason": "length"}
 
     asyncio.run(scenario())
 
@@ -117,4 +121,4 @@ def test_cancelled() -> None:
     made = choices(2)
     made.all[0].on_token(40, 0.0)
     made.cancel()
-    assert [chunk["finish_reason"] for chunk in read(made)] == ["cancelled", "cancelled"]
+    assert [chunk["finish_reason"] for chunk in read(made) if "finish_reason" in chunk] == ["cancelled"] * 2

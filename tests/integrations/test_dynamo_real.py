@@ -96,7 +96,7 @@ def test_sampled_with_a_seed_and_logprobs(fleet: Fleet) -> None:
     )
     assert one == other
     assert [choice["index"] for choice in one] == [0, 1]
-    assert len(one[0]["logprobs"]["token_logprobs"]) == 8
+    assert [len(choice["logprobs"]["token_logprobs"]) for choice in one] == [8, 8]
 
 
 def test_a_bad_request_is_refused(fleet: Fleet) -> None:

@@ -111,16 +111,24 @@ class Choices:
         return {} if pages is None else {"kv_transfer_params": params_of(pages)}
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """As they come; a reader that is slow gets several tokens in one. The last one has the usage."""
+        """As they come; a reader that is slow gets several tokens in one. Dynamo's frontend reads up to the
+        first end of a choice: the ends of several come behind all tokens, in order, the first with the
+        usage."""
+        ends: list[Chunk] = []
         while any(choice.is_open for choice in self.all):
             await self._news.wait()
             self._news.clear()
             for choice in self.all:
                 chunk = choice.take()
+                if chunk is not None and not choice.is_open:
+                    chunk, end = _parted(chunk) if len(self.all) > 1 else (None, chunk)
+                    ends.append(end)
                 if chunk is not None:
-                    if not any(other.is_open for other in self.all):
-                        chunk["completion_usage"] = self._usage()
                     yield chunk
+        ends.sort(key=lambda end: end["index"])
+        ends[0]["completion_usage"] = self._usage()
+        for end in ends:
+            yield end
 
     def _usage(self) -> dict[str, Any]:
         prompt, output = self.all[0].prompt_tokens, sum(choice.tokens for choice in self.all)
@@ -130,6 +138,15 @@ class Choices:
             "total_tokens": prompt + output,
             "prompt_tokens_details": {"cached_tokens": self.all[0].cached_tokens},
         }
+
+
+def _parted(chunk: Chunk) -> tuple[Chunk | None, Chunk]:
+    """Tokens, if there are any, and the end."""
+    names = ("finish_reason", "engine_data")
+    end: Chunk = {"token_ids": [], "index": chunk["index"]}
+    end |= {name: chunk[name] for name in names if name in chunk}
+    tokens = {name: value for name, value in chunk.items() if name not in names}
+    return tokens if tokens["token_ids"] else None, end
 
 
 def _logprobs(entries: Sequence[TokenLogprobs]) -> Chunk:
