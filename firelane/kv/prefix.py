@@ -64,5 +64,5 @@ class PrefixChain:
         """Names of the first pages of `tokens`, by which gateways know them; of the list as in `names`."""
         if num_pages > len(self._pages):
             data = tokens[: num_pages * PAGE_TOKENS].astype("<i4", copy=False)
-            more_page_names(self._pages, self._salt, memoryview(data.view(np.uint8)))
+            more_page_names(self._pages, self._salt, data.data)
         return self._pages
