@@ -164,4 +164,6 @@ def engine(server: ServerProcess, role: str) -> int:
     """The process of this role."""
     wanted = f'"role":"{role}"'.encode()
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in server.engine_pids}
-    return next(pid for pid, line in lines.items() if wanted in line)
+    found = [pid for pid, line in lines.items() if wanted in line]
+    assert found, server.log
+    return found[0]
