@@ -86,8 +86,8 @@ def _remote_peers(
 def page_exchange(
     text: str, key_file: Path | None, engine: EngineConfig, engines: int, settings: Environment
 ) -> RemotePeersConfig:
-    """How so many engines exchange pages with those of other servers, from the address `text` on. Raises
-    UsageError."""
+    """Exchange of pages between so many engines and those of other servers, from the address `text` on.
+    Raises UsageError."""
     from firelane.backends import takes_gpu
     from firelane.node.remote_peers import RemotePeersConfig
     from firelane.storage import cluster_key

@@ -150,7 +150,7 @@ class TierReads:
         return tickets
 
     def _give_up(self, sequence: Sequence) -> None:
-        """It will never begin."""
+        """End of the wait of a sequence that will never begin."""
         self._waits.pop(sequence.id, None)
         self._unused = [(other, pages) for other, pages in self._unused if other is not sequence]
 

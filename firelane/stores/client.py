@@ -133,7 +133,7 @@ class ObjectStore:
         return DirectReader(self._url, connect_s=p.connect_s, read_s=p.read_s)
 
     def _url(self, path: str, lifetime_s: int) -> str:
-        """Where anybody may read an object for so long. May raise anything."""
+        """Address where anybody may read an object for so long. May raise anything."""
         if self.address.is_web:
             return f"{self.address.scheme}://{self.address.host}/{quote(path)}"
         return self._api.sign(self._client, "GET", path, timedelta(seconds=lifetime_s))

@@ -17,7 +17,7 @@ RELEASE = "mine"
 
 
 class ChartError(Exception):
-    """What Helm says of values that it refuses."""
+    """Helm's words for values that it refuses."""
 
 
 def linted(root: Path, values: dict[str, Any]) -> list[str]:

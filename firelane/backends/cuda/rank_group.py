@@ -159,7 +159,7 @@ class Leader:
         return state
 
     def watching(self, work: Callable[[], CudaExecutor]) -> CudaExecutor:
-        """What `work` returns; it runs in another thread, for where ranks meet PyTorch waits for all of them
+        """Result of `work`, which runs in another thread, for where ranks meet PyTorch waits for all of them
         without an end. Raises RankEndedError as soon as one has ended."""
         running = in_background(work, name="load", until=self._is_closed)
         while not wait([running], POLL_S).done:

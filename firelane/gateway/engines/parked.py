@@ -55,7 +55,7 @@ class ParkedRequests:
         return sum(map(self._is_unheard, self._unheard.values()))
 
     def add(self, flight: InFlight) -> None:
-        """It goes on as soon as an engine serves."""
+        """Adds a request, which goes on as soon as an engine serves."""
         flight.parked_s = time.monotonic()
         self._parked[flight.id] = flight
         self.listen([flight])

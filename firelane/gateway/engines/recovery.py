@@ -17,7 +17,7 @@ MOST_DEATHS = 3
 """One more: an engine that had not begun a request may have been killed together with the one before."""
 MOST_LOSSES = 6
 MOST_UNSEEN = 24
-"""What makes an engine's whole host fall silent may be a request, too."""
+"""Limit where engines were lost with their hosts: a request may be the cause of that, too."""
 
 
 @dataclass(slots=True)

@@ -113,7 +113,7 @@ class RoleController:
         return before is not None and now[at] > self.rule.hope * before[at]
 
     def _remember(self, split: Split, now: Pressure) -> None:
-        """What is known of other splits counts only as long as the load is the same."""
+        """Note of a split's pressure; those of other splits count only as long as the load is the same."""
         load = (fmean(prompts for prompts, _ in self._loads), fmean(outputs for _, outputs in self._loads))
         if not all(map(self._is_same, load, self._seen_at)):
             self._seen.clear()

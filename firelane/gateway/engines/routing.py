@@ -35,7 +35,7 @@ POLICIES: dict[str, Callable[[PageRecord], Policy]] = {
 }
 """By their names in gateway.routing_names.ROUTING."""
 FOLLOWING = ("page-aware", "least-time")
-"""Those that want to know of engines' pages."""
+"""Policies that are told of engines' pages."""
 
 
 class RoutedEngine(Candidate, Protocol):

@@ -175,7 +175,7 @@ class PageReader:
         return Settled(pull.ticket, outcome, arrived, nbytes, time.monotonic() - began_s, state), reason
 
     def _fetch_state(self, pull: Pull) -> int:
-        """Which of the names has come, or -1: the first one that is there, as long as it does not change."""
+        """Place of the first name that is there, as long as it does not change, or -1."""
         if pull.state is None:
             return -1
         for start in range(0, len(pull.state.names), STATES_BATCH):
