@@ -13,6 +13,7 @@ from firelane.contract import StepInputs, StepLimits
 from firelane.engine.core import EngineCore
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.load import Load
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Abort, NewRequest, Rejected, StepFrame, Submit
 
 POLL_S = 0.002
@@ -107,8 +108,9 @@ class SimulatedEngine:
         inbox, self._inbox = self._inbox, []
         return inbox
 
-    def send(self, frame: StepFrame | Rejected) -> None:
+    def send(self, frame: StepFrame | Rejected | PageChanges) -> None:
         """Called by the core."""
+        assert not isinstance(frame, PageChanges), "nobody has asked for pages"
         if isinstance(frame, Rejected):
             raise AssertionError(f"a simulated request was rejected: {frame.message}")
         self._on_frame(self, frame)

@@ -30,6 +30,7 @@ from firelane.weights.fitting import fitted
 from firelane.weights.pieces import read_piece
 from firelane.weights.progress import Progress, silent
 from firelane.weights.quantizing.schemes import WHILE_PACKING
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 F32 = NDArray[np.float32]
@@ -181,7 +182,8 @@ class _OneRequest:
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    def send(self, frame: StepFrame | Rejected) -> None:
+    def send(self, frame: StepFrame | Rejected | PageChanges) -> None:
+        assert not isinstance(frame, PageChanges), "nobody has asked for pages"
         if isinstance(frame, Rejected):
             self.refused, self.is_finished = frame.message, True
         elif frame.finished:

@@ -13,6 +13,7 @@ from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.program.program import Program
 from firelane.weights.progress import Progress
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 
 
@@ -27,7 +28,8 @@ class _CountingChannel:
         del wait_s
         return ()
 
-    def send(self, frame: StepFrame | Rejected) -> None:
+    def send(self, frame: StepFrame | Rejected | PageChanges) -> None:
+        assert not isinstance(frame, PageChanges), "nobody has asked for pages"
         if isinstance(frame, Rejected):
             self.left -= 1
             self.rejected = frame.message

@@ -6,6 +6,7 @@ import time
 
 from firelane.errors import RequestError
 from firelane.llm.choice import Choice
+from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Abort, Finished, NewRequest, Rejected, StepFrame, Submit
 
 
@@ -45,7 +46,8 @@ class LocalChannel:
         aborts, self._aborts = self._aborts, []
         return [Submit(new), Abort(aborts)] if new or aborts else []
 
-    def send(self, frame: StepFrame | Rejected) -> None:
+    def send(self, frame: StepFrame | Rejected | PageChanges) -> None:
+        assert not isinstance(frame, PageChanges), "nobody has asked for pages"
         if isinstance(frame, Rejected):
             self._rejected[frame.id] = frame.message
             self.open.pop(frame.id, None)
