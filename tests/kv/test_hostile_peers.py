@@ -101,18 +101,18 @@ def test_what_a_reader_has_said_is_of_no_use_on_another_connection(engine):
     genuine._line.close()
 
 
-@pytest.mark.parametrize("changes", [{"engine_id": "other"}, {"identity": "x"}, {"page_bytes": 1}])
+@pytest.mark.parametrize("changes", [{"engine_id": "other"}, {"identity": "x"}, {"sizes": [1]}])
 def test_what_was_changed_on_the_way_is_refused(engine, changes):
     line = offered(engine)
     hello = line.receive(Hello)
-    memory, pool = engine.memory, engine.pool
-    facts = (b"peer", pool.identity.encode(), memory.layout_id.encode(), str(memory.page_bytes).encode())
+    pool = engine.pool
+    facts = (b"peer", pool.identity.encode(), pool.layout_id.encode(), str(pool.sizes).encode())
     true = Join(
         nonce=NONCE,
         engine_id="peer",
         identity=pool.identity,
-        layout_id=memory.layout_id,
-        page_bytes=memory.page_bytes,
+        layout_id=pool.layout_id,
+        sizes=pool.sizes,
         maps=False,
         proof=proof(KEY, "reader", hello.nonce, NONCE, *facts),
     )
@@ -155,12 +155,12 @@ def test_memory_that_could_be_cut_short_is_not_mapped(nbytes):
     def speak(line):
         line.send(Hello(VERSION, NONCE))
         theirs = line.receive(Join)
-        facts = (b"peer", str(PAGES).encode(), b"True")
+        facts = (b"peer", str([PAGES]).encode(), b"True")
         said = proof(b"", "source", NONCE, theirs.nonce, *facts)
         fds = [os.memfd_create(name) for name in ("pages", "tags")]
         os.ftruncate(fds[0], nbytes)
         os.ftruncate(fds[1], PAGES * TAG_BYTES)
-        line.send(Joined(engine_id="peer", num_pages=PAGES, maps=True, proof=said), fds)
+        line.send(Joined(engine_id="peer", counts=[PAGES], maps=True, proof=said), fds)
         for fd in fds:
             os.close(fd)
         line.close()
