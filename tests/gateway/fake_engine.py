@@ -61,6 +61,7 @@ class FakeEngine:
     submit_frames: int = 0
     tells_pages: bool = False
     aborted: list[int] = field(default_factory=list)
+    tells_aborts: bool = True
     running: dict[int, Running] = field(default_factory=dict)
     steps: int = 0
     sock: socket.socket | None = None
@@ -125,8 +126,9 @@ class FakeEngine:
                 self._submit(frame)
             elif isinstance(frame, Abort):
                 self.aborted.extend(frame.ids)
-                for request_id in frame.ids:
-                    self.running.pop(request_id, None)
+                ends = [Finished(one, "abort") for one in frame.ids if self.running.pop(one, None)]
+                if ends and self.tells_aborts:
+                    self.send(StepFrame(self.steps, [], [], [], ends, [], EngineStats(), []))
             elif isinstance(frame, TellPages):
                 self.tells_pages = True
             elif isinstance(frame, ForgetTenant) and not self.held:
@@ -142,6 +144,9 @@ class FakeEngine:
                 continue
             if self.reject:
                 self.send(Rejected(request.id, self.reject, self.elsewhere))
+                continue
+            if request.id in self.running:
+                self.send(Rejected(request.id, f"request id {request.id} is in use"))
                 continue
             prompt = array.array("i", request.prompt).tolist()
             start = len(prompt) if request.output_start < 0 else request.output_start

@@ -186,6 +186,7 @@ def test_a_queue_in_the_engine_keeps_lines_back(kept):
     wait(kept, made, "in_progress")
     kept.call(_turns(20))
     assert len(kept.engine.submitted) == 1
+    kept.engine.tells_aborts = False
     kept.run(client.on_gone)  # now nothing waits, and no frame says so
     assert kept.link.stats.waiting == 50
     hold(kept, held=False)

@@ -202,6 +202,38 @@ def test_two_engines_change_places():
     play(scenario, P, D)
 
 
+def test_a_request_never_comes_back_to_an_engine_that_may_have_it_still():
+    """The engine that it leaves has the least work, and would get it again."""
+
+    async def scenario(scene):
+        request_id, sink = await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        others = [await scene.submit(tokens=LONG) for _ in range(3)]
+        change_role(scene.set, "1", P)
+        await asyncio.sleep(0.002)
+        assert scene.where() == [sorted([request_id, *(other for other, _ in others)]), []]
+        await scene.finish(sink, *(other for _, other in others))
+        assert (sink.tokens, sink.started) == (ANSWER, 1)
+        assert [link.state for link in scene.links] == [LinkState.READY, LinkState.READY]
+
+    play(scenario, P, D)
+
+
+def test_a_request_that_no_other_engine_takes_comes_back_once_the_engine_has_let_it_go():
+    async def scenario(scene):
+        _, sink = await scene.submit(tokens=LONG)
+        scene.engines[0].step()
+        await until(lambda: len(sink.tokens) == 1)
+        assert scene.set.move(scene.links[0], 1) == 1
+        assert (scene.set.parked, scene.links[0].in_flight) == (1, 0)
+        await until(lambda: scene.links[0].in_flight == 1)
+        await scene.finish(sink)
+        assert (sink.tokens, sink.started) == (ANSWER, 1)
+        assert scene.links[0].state is LinkState.READY
+
+    play(scenario, D)
+
+
 def test_an_engine_that_starts_again_keeps_its_role():
     async def scenario(scene):
         link = change_role(scene.set, "0", D)

@@ -30,12 +30,15 @@ class Delivery:
     """Requests in flight at one engine, by id, for as long as its connection lasts. Owned by its link.
 
     load: the work that lies before the engine. step_prompt_tokens: of the prompts that the last step began.
-    waits: of requests that got their first token here in it.
+    waits: of requests that got their first token here in it. leaving: ids of requests that were stopped here,
+    of which the engine has not told the end yet: what it still tells of these ids is not of requests that
+    come back.
     """
 
     def __init__(self, abort: Callable[[int], object]) -> None:
         """abort: stops a request at the engine."""
         self.flights: dict[int, InFlight] = {}
+        self.leaving: set[int] = set()
         self.load = Load()
         self.step_prompt_tokens = 0
         self.waits: list[Wait] = []
@@ -57,11 +60,24 @@ class Delivery:
         self.load.settle(self.flights)
         return flight
 
+    def leave(self, request_id: int) -> bool:
+        """A request is stopped here. False where it is not here."""
+        if self.remove(request_id) is None:
+            return False
+        self.leaving.add(request_id)
+        return True
+
+    def gone(self, request_id: int) -> InFlight | None:
+        """The engine has this request no more; returns it if it was here until now."""
+        self.leaving.discard(request_id)
+        return self.remove(request_id)
+
     def clear(self) -> list[InFlight]:
         """All, which are nobody's from now on."""
         gone, self.flights, self.load = list(self.flights.values()), {}, Load()
         self._sent.clear()
         self._begun.clear()
+        self.leaving.clear()
         return gone
 
     def deliver(self, frame: StepFrame, now_s: float) -> None:
@@ -108,7 +124,7 @@ class Delivery:
         handed_over: list[InFlight] = []
         ended: list[InFlight] = []
         for finished in finishes:
-            flight = self.remove(finished.id)
+            flight = self.gone(finished.id)
             if flight is None:
                 continue
             if finished.reason == "abort":

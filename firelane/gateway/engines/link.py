@@ -131,6 +131,10 @@ class EngineLink:
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._delivery.flights
 
+    def takes(self, flight: InFlight) -> bool:
+        """Whether the engine has told the end of what it had of this request before, if anything."""
+        return flight.id not in self._delivery.leaving
+
     async def attach(self, sock: socket.socket) -> None:
         """Take over a connected stream socket to an engine that is loading. Owns and closes the socket.
 
@@ -168,7 +172,7 @@ class EngineLink:
 
     def abort(self, request_id: int) -> bool:
         """Stop a request and forget its sink. False where it is not here."""
-        if self._delivery.remove(request_id) is None:
+        if not self._delivery.leave(request_id):
             return False
         self._count()
         self._aborts.append(request_id)
@@ -177,14 +181,13 @@ class EngineLink:
 
     def take_back(self, count: int) -> list[InFlight]:
         """The oldest requests leave this engine, to go on elsewhere."""
-        flights = list(self._delivery.flights.values())[:count]
-        for flight in flights:
-            self.abort(flight.id)
-        return flights
+        return self._stop(list(self._delivery.flights.values())[:count])
 
     def take_waiting(self) -> list[InFlight]:
         """Requests that the engine has not begun leave it."""
-        flights = [flight for flight in self._delivery.flights.values() if not flight.running]
+        return self._stop([flight for flight in self._delivery.flights.values() if not flight.running])
+
+    def _stop(self, flights: list[InFlight]) -> list[InFlight]:
         for flight in flights:
             self.abort(flight.id)
         return flights
@@ -348,7 +351,7 @@ class EngineLink:
             self.on_awake()
 
     def _on_rejected(self, frame: Rejected) -> None:
-        flight = self._delivery.remove(frame.id)
+        flight = self._delivery.gone(frame.id)
         self._count()
         if flight is not None and frame.elsewhere:
             self._give_back([flight])
@@ -366,9 +369,12 @@ class EngineLink:
             self.owner.on_frame(self, frame, now_s)
 
     def _end(self, finishes: list[Finished]) -> None:
+        some_leave = bool(self._delivery.leaving)
         returned, handed_over, ended = self._delivery.end(finishes)
         self._count()
         if self.owner is not None:
+            if some_leave:
+                self.owner.on_left(self)
             for flight in handed_over:
                 self.owner.on_handed_over(self, flight)
             for flight in ended:

@@ -34,6 +34,10 @@ class LinkOwner(Protocol[LinkT]):
         """The engine is ending and gives these back."""
         ...
 
+    def on_left(self, link: LinkT) -> None:
+        """The engine may have told the end of requests that were taken from it: they may come back."""
+        ...
+
     def on_ended(self, link: LinkT, flight: InFlight) -> None:
         """The request has come to its end."""
         ...

@@ -236,7 +236,7 @@ class ReplicaSet:
         """Raises EngineDeadError where no engine serves, and none will soon."""
         if self.takes is None:
             raise EngineDeadError(f"the engine does not serve: {self.reason}")
-        self._send(InFlight(request, sink, session))
+        self._route(InFlight(request, sink, session), self.serving)
 
     def abort(self, request_id: int) -> None:
         """Stop a request and forget its sink. Unknown ids are ignored."""
@@ -254,8 +254,12 @@ class ReplicaSet:
         self.hurry()
 
     def _send(self, flight: InFlight) -> None:
-        serving = self._ejection.admitted(self.serving, time.monotonic())
-        route = self._router.route(flight, serving)
+        """Of a request that engines may have had before."""
+        self._route(flight, [link for link in self.serving if link.takes(flight)])
+
+    def _route(self, flight: InFlight, serving: list[EngineLink]) -> None:
+        admitted = self._ejection.admitted(serving, time.monotonic())
+        route = self._router.route(flight, admitted)
         if route is not None:
             then = route.next_link
             flight.hands_over = then is not None
@@ -353,6 +357,11 @@ class ReplicaSet:
         error = EngineDeadError("the engine is shutting down: try again")
         for flight in returned:
             flight.fail(error)
+
+    def on_left(self, link: EngineLink) -> None:
+        del link
+        if len(self._parked):
+            self._send_parked()
 
     def on_ended(self, link: EngineLink, flight: InFlight) -> None:
         del link
