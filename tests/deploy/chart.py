@@ -21,7 +21,7 @@ class ChartError(Exception):
 
 
 def linted(root: Path, values: dict[str, Any]) -> list[str]:
-    """What Helm's linter has against the chart with these values: warnings and errors."""
+    """Warnings and errors of Helm's linter for the chart with these values."""
     said = _asked(root, values)
     return [f"{one['path']}: {one['error']}" for one in said["messages"] if one["severity"] > 1]
 

@@ -1,4 +1,4 @@
-"""What makes two engines those of one model."""
+"""Identity of a model: equal for engines whose answers are."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_a_request_that_goes_leaves_no_wait():
 
 
 def test_nothing_is_kept_of_engines_that_are_long_gone():
-    """Those on other hosts have a new name each time."""
+    """Names: those of engines on other hosts are new each time."""
     ejection = OutlierEjection(RULE)
     for number in range(100):
         gone = Engine(f"10.0.0.{number}:29600")

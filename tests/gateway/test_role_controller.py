@@ -62,7 +62,7 @@ latencies = st.lists(st.floats(0.001, 30.0), min_size=16, max_size=16).map(falli
     st.lists(st.floats(1.0, 1.4), min_size=1, max_size=20),
 )
 def test_it_comes_to_rest_at_a_constant_load(prefill, decode, ttft_s, itl_s, noise):
-    """Whatever latencies the splits have; noise: of the load that is measured."""
+    """Any latencies of the splits; noise: of the load that is measured."""
     pool = Pool(prefill, decode, ttft_s, itl_s, lambda i: (1000 * noise[i % len(noise)], 100.0))
     before = pool.worst
     pool.run(300)

@@ -50,7 +50,7 @@ def side(engine, key=KEY):
 
 
 def answered(line, act):
-    """What `act` does at the other end, as a peer that says what the test wants."""
+    """Thread that does `act` at the other end, as a peer that says what the test wants."""
     thread = threading.Thread(target=act, args=(line,))
     thread.start()
     return thread

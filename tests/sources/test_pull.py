@@ -84,7 +84,7 @@ def test_it_goes_on(file: PulledFile, store: ObjectStore, monkeypatch: pytest.Mo
 
 
 def test_a_drive_that_fills_up(file: PulledFile, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has come stays, and the next pull goes on there."""
+    """Parts that have come stay, and the next pull goes on there."""
     left, write = iter(range(2)), os.pwrite
 
     def full(fd: int, data: bytes, offset: int) -> int:
