@@ -19,7 +19,7 @@ NAME = "model.safetensors"
 DATA = random.Random(0).randbytes(3_000_000)
 PATIENT = Patience(connect_s=120, read_s=120, retries=2, retry_s=120)
 SHORT = Patience(connect_s=120, read_s=0.5, retries=6, retry_s=120)
-"""Where a server says nothing more."""
+"""Patience with a server that says nothing more."""
 
 
 @pytest.fixture(scope="module")
