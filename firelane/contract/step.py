@@ -80,7 +80,9 @@ class StepOutputs:
     makes the logits, after the model's last norm. What a kind does not give is undefined in its rows.
     accepted: int32 [rows]: tokens that a SAMPLE row has added to `SlotState.tokens` from its next position
     on; 1 in every row of an executor that does not speculate, and of slots that are masked or want
-    log-probabilities. K/V is computed of all but the last one, in no other block than that of the row.
+    log-probabilities; 0 of a row that the next step computes again, which is never a block's last position:
+    with that, pages before it go back. K/V is computed of all but the last one, in no other block than that
+    of the row.
     """
 
     tokens: NDArray[np.int32]

@@ -10,7 +10,8 @@ from firelane.contract import SAMPLE
 
 
 def speculating(executor, counts):
-    """Rows that sample run on for `counts` tokens in turn, within a block."""
+    """Rows that sample run on for `counts` tokens in turn, within a block; 0 within a block that is not full:
+    the row is computed again."""
     draw, turns = executor._draw, iter(counts)
 
     def run_on(inputs, outputs, r, token_rows):
@@ -20,6 +21,8 @@ def speculating(executor, counts):
         slot, position = int(inputs.row_slot[r]), int(inputs.row_position[r])
         count = next(turns, 1)
         block_end = (position // executor.limits.block_size + 1) * executor.limits.block_size
+        if not count and position + 1 == block_end:
+            count = 1
         last = min(position + max(count, 1), block_end, executor.limits.max_model_len - 1)
         outputs.accepted[r] = max(1, last - position) if count else 0
         for p in range(position + 1, last):
