@@ -31,7 +31,8 @@ from http_servers import drive_requests
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from firelane.gateway.config import GatewayConfig, ModelConfig, TlsFiles
-from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway

@@ -12,7 +12,8 @@ from entropy_coders import best_s
 from lossless_figures import AtRest, Coder, Conditions
 from numpy.typing import NDArray
 
-from firelane.weights.checkpoint import Checkpoint, weight_files
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import weight_files
 from firelane.weights.lossless import decode, encode
 from firelane.weights.lossless.pack import pack
 from firelane.weights.lossless.planes import count_exponents

@@ -6,22 +6,21 @@ Quantised tensors are presented as the bf16 ones that they stand for (weights/qu
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.errors import CheckpointError, ModelNotFoundError, UsageError
+from firelane.errors import CheckpointError, UsageError
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from firelane.storage import read_regular
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
+from firelane.weights.files import INDEX, paths_of, weight_map_of
 from firelane.weights.fingerprint import FileStamp, fingerprint
 from firelane.weights.formats import Format
 from firelane.weights.gguf.file import GgufFile
@@ -38,10 +37,7 @@ from firelane.weights.reader import ReadBuffer
 from firelane.weights.remote import READERS, RemoteBytes, remote_files
 from firelane.weights.safetensors import SafetensorsFile
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
-MAX_INDEX_BYTES = 64 << 20
 WAITING = 2
 WeightFile = SafetensorsFile | PackedFile | GgufFile
 Reader = WeightFile | QuantizedTensors | QuantizedOnRead
@@ -79,8 +75,8 @@ class Checkpoint:
         if (directory / GGUF_INDEX).is_file():
             return cls(directory, _gguf_files(directory))
         remote = remote_files(directory)
-        weight_map = _weight_map(directory, remote)
-        paths = _paths(directory, weight_map, remote)
+        weight_map = weight_map_of(directory, remote)
+        paths = paths_of(directory, weight_map, remote)
         files = [open_weights(path, remote.get(path.name)) for path in paths]
         _check_kinds(directory, files)
         settings = read_settings(directory)
@@ -338,38 +334,6 @@ def _gguf_files(directory: Path) -> list[GgufFile]:
     return [GgufFile(file) for file in index.files]
 
 
-def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files that make up the checkpoint. Raises as Checkpoint.open."""
-    return _paths(directory, _weight_map(directory))
-
-
-def _weight_map(directory: Path, remote: Container[str] = ()) -> dict[str, str]:
-    """Which file each tensor lies in, as the index says; {} where there is a single file and no index.
-    remote: names of files that lie elsewhere."""
-    if (directory / INDEX).is_file():
-        return _read_index(directory / INDEX)
-    if SINGLE in remote or (directory / SINGLE).is_file():
-        return {}
-    raise ModelNotFoundError(
-        f"{directory}: no {SINGLE} and no {INDEX}; only safetensors checkpoints are supported"
-    )
-
-
-def _paths(directory: Path, weight_map: dict[str, str], remote: Container[str] = ()) -> list[Path]:
-    shards = sorted(set(weight_map.values())) or ([] if (directory / INDEX).is_file() else [SINGLE])
-    for shard in shards:
-        if shard not in remote and not _is_file(directory / shard):
-            raise CheckpointError(f"{directory}: shard {shard[:80]} is missing; download the model again")
-    return [directory / shard for shard in shards]
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that no file can have
-        return False
-
-
 def _check_kinds(directory: Path, files: Sequence[WeightFile]) -> None:
     """All files are packed and config.json says so, or none is and it says nothing."""
     version = declared_version(directory)
@@ -388,18 +352,3 @@ def _check_kinds(directory: Path, files: Sequence[WeightFile]) -> None:
                 "forms lie "
                 "here together; pack the model again"
             )
-
-
-def _read_index(path: Path) -> dict[str, str]:
-    try:
-        index = json.loads(read_regular(path, MAX_INDEX_BYTES))
-        weight_map = cast(dict[Any, Any], index["weight_map"])
-        entries = list(weight_map.items())
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a valid index: {type(error).__name__}: {error}") from error
-    shards = {shard for _, shard in entries if isinstance(shard, str)}  # few, however many tensors
-    known = {shard for shard in shards if Path(shard).name == shard}
-    for name, shard in entries:
-        if not isinstance(shard, str) or shard not in known:
-            raise CheckpointError(f"{path}: {name} lies in {str(shard)[:80]!r}, which is not a file name")
-    return weight_map

@@ -18,7 +18,8 @@ from typing import Any
 from firelane.errors import FirelaneError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import INDEX, SINGLE
 
 LIMIT_S = 5.0
 """Of processor time: the machine may have other things to do."""

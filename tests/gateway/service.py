@@ -14,7 +14,8 @@ import tokenizers
 from fake_engine import FakeEngine
 
 from firelane.gateway.config import GatewayConfig
-from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.recovery import Recovery
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.requests.models import ServedModel

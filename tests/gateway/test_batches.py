@@ -6,7 +6,7 @@ import openai
 import pytest
 from batch_support import URL, hold, hurry, line, results, start, upload, wait
 
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.wire.frames import EngineStats
 

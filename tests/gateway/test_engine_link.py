@@ -7,7 +7,7 @@ import pytest
 
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.engines import connection
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.wire.codec import WireError, encode
 from firelane.wire.frames import Finished, Grammar, NewRequest, Sampling
 from firelane.wire.repeats import restored

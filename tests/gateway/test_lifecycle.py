@@ -13,7 +13,7 @@ import pytest
 
 from firelane.errors import AddressInUseError, EngineDeadError, TokenizerError
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 from firelane.wire.frames import EngineStats, Failed, Progress, StepFrame

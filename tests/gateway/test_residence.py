@@ -11,7 +11,7 @@ import pytest
 from service import Service
 
 from firelane.errors import EngineDeadError
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.requests import wake_signs
 
 BODY = {"prompt": "say", "max_tokens": 20}

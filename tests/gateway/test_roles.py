@@ -10,7 +10,7 @@ from fake_engine import FakeEngine
 from test_replicas import ANSWER, Scene, until
 
 from firelane.errors import RequestError
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.policies import tokens_ahead
 from firelane.gateway.engines.roles import change_role
 from firelane.gateway.engines.routing import WORTH_TOKENS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from firelane.gateway.engines import watch
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.watch import Deadlines, Heartbeat
 from firelane.wire.frames import Beat
 

@@ -12,7 +12,7 @@ from firelane.api.usage import PromptTokensDetails, Usage
 from firelane.api.workers_ai import RunRequest
 from firelane.gateway.answers.formats import ChoiceResult
 from firelane.gateway.answers.workers_format import PADDED_BYTES, WorkersFormat
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.requests.admission import HELD
 from firelane.gateway.requests.workers_chat import as_chat
 from firelane.gateway.tenants.keyfile import hashed

@@ -19,7 +19,7 @@ from firelane.sources.resolve import resolve
 from firelane.storage import UseMark, is_in_use, locked
 from firelane.stores.address import parse
 from firelane.stores.client import ObjectStore
-from firelane.weights.checkpoint import SINGLE
+from firelane.weights.files import SINGLE
 from firelane.weights.loader import load_packed
 from firelane.weights.packed import PackedWeights
 from tests.models.families import make_checkpoint

@@ -18,7 +18,8 @@ from firelane.sources.resolve import resolve
 from firelane.stores.address import parse
 from firelane.stores.client import ObjectStore
 from firelane.stores.objects import StoredObject
-from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import INDEX, SINGLE
 from firelane.weights.formats import Format
 from firelane.weights.loader import load_packed
 from firelane.weights.lossless.pack import pack

@@ -13,8 +13,9 @@ from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.weights import census as census_module
 from firelane.weights.census import census, compresses, estimate
-from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.coded import encode
+from firelane.weights.files import SINGLE
 from firelane.weights.formats import Format
 from firelane.weights.loader import load_packed
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors

@@ -15,7 +15,8 @@ from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights import source
 from firelane.weights.check import BackgroundCheck
-from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import SINGLE
 from firelane.weights.fingerprint import FileStamp
 from firelane.weights.formats import Format
 from firelane.weights.loader import load_packed

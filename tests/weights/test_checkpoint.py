@@ -12,7 +12,8 @@ from firelane.errors import CheckpointError, ModelNotFoundError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
-from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import INDEX, SINGLE
 from firelane.weights.fingerprint import sampled_ranges
 from firelane.weights.safetensors import SafetensorsFile
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors

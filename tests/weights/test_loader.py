@@ -22,8 +22,9 @@ from firelane.program.program import Program
 from firelane.program.recipes import widened
 from firelane.program.reference import materialise
 from firelane.weights import loader, packer
-from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.coded_native import coded_library
+from firelane.weights.files import SINGLE
 from firelane.weights.formats import Format, pack, unpack
 from firelane.weights.loader import load_packed
 from firelane.weights.packed import PackedWeights

@@ -11,7 +11,8 @@ import pytest
 from firelane.errors import CheckpointError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import SINGLE
 from firelane.weights.names import TensorNames, other_part
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import write_safetensors

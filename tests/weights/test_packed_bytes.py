@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import SINGLE
+from firelane.weights.files import SINGLE
 from firelane.weights.formats import Format
 from firelane.weights.loader import load_packed
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors

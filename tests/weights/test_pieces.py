@@ -15,7 +15,8 @@ from firelane.program.reference import materialise
 from firelane.weights import pieces as reading
 from firelane.weights import reader as drive_reader
 from firelane.weights.census import census
-from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import SINGLE
 from firelane.weights.formats import Format, unpack
 from firelane.weights.loader import load_packed
 from firelane.weights.lossless.pack import pack

@@ -5,7 +5,6 @@ restart.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import socket
 import time
@@ -17,6 +16,7 @@ from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.ejection import Wait
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.load import told_ms
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.protocol import protocol_problem
@@ -48,13 +48,6 @@ from firelane.wire.frames import (
 )
 
 log = logging.getLogger(__name__)
-
-
-class LinkState(enum.Enum):
-    STARTING = "starting"
-    READY = "ready"
-    STANDBY = "standby"
-    DEAD = "dead"
 
 
 class EngineLink:

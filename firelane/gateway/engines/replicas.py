@@ -21,7 +21,8 @@ from typing import Protocol
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.ejection import Ejection, NoEjection
 from firelane.gateway.engines.in_flight import InFlight, Sink
-from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.parked import ParkedRequests
 from firelane.gateway.engines.recovery import NoRecovery, Recovery
 from firelane.gateway.engines.routing import Router

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from firelane.errors import RequestError
-from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 
 ROLES = ("prefill", "decode")

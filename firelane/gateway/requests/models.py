@@ -13,7 +13,7 @@ from typing import Any
 
 from firelane.api.sampling import RunOptions, SamplingFields
 from firelane.errors import EngineDeadError, ModelNotServedError, QueueTimeoutError
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.role_control import NO_ROLE_CONTROL, NoRoleControl, RoleControl
 from firelane.gateway.http.exchange import Exchange

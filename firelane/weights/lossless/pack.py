@@ -10,7 +10,7 @@ from pathlib import Path
 
 from firelane.errors import CheckpointError, UsageError
 from firelane.storage import read_regular
-from firelane.weights.checkpoint import weight_files
+from firelane.weights.files import weight_files
 from firelane.weights.lossless.control import Control
 from firelane.weights.lossless.file import PackedFile, is_packed, open_weights
 from firelane.weights.lossless.manifest import (

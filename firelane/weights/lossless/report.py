@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.weights.checkpoint import weight_files
+from firelane.weights.files import weight_files
 from firelane.weights.lossless.chunks import ENTRY
 from firelane.weights.lossless.control import Control
 from firelane.weights.lossless.pipeline import SPAN_BYTES, ordered

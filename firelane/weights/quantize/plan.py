@@ -13,7 +13,8 @@ from firelane.program.ops import Embed
 from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Weight
-from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import SINGLE
 from firelane.weights.quantizing.parts import Part, parts_of
 from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.quantizing.targets import find_targets

@@ -15,7 +15,8 @@ import msgspec
 from firelane.errors import CheckpointError, UsageError
 from firelane.program.program import Program
 from firelane.storage import read_regular
-from firelane.weights.checkpoint import INDEX, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import INDEX
 from firelane.weights.fitting import fitted
 from firelane.weights.gguf.index import NAME as GGUF_INDEX
 from firelane.weights.lossless.manifest import BLOCK, CONFIG, MANIFEST

@@ -10,7 +10,7 @@ import pytest
 from ollama_support import chat, lines, post, refused, told, user
 
 from firelane.errors import EngineDeadError
-from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.handlers import ollama_files
 from firelane.gateway.handlers.ollama_models import CHANGES
 from tests.text.toy_model import write_model

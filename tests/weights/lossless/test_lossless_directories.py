@@ -19,7 +19,8 @@ import pytest
 from firelane.errors import CheckpointError, FirelaneError, OutputError, UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.files import INDEX, SINGLE
 from firelane.weights.lossless import output
 from firelane.weights.lossless.file import STREAM_SUFFIX
 from firelane.weights.lossless.manifest import CONFIG, MANIFEST
