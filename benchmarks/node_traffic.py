@@ -1,25 +1,27 @@
 """Traffic over twelve models of 0.1 to 1 B parameters on a node with memory for three, by Zipf's law, with
 engines that are killed; in turns with as many clients of one model that has a server of its own.
 
-    python benchmarks/node_traffic.py write DIR      the models, random weights: 11 GB
-    python benchmarks/node_traffic.py run DIR        packs and compiles them at first
+    python benchmarks/node_traffic.py write DIR          the models, random weights: 11 GB
+    python benchmarks/node_traffic.py run DIR            packs and compiles them at first: 8 GB of cache
+    python benchmarks/node_traffic.py report DIR         the tables, of the turns that there are
 
 Each turn: what each model takes to come while nothing else runs, traffic, and the lone model. Answers have to
-be those that each model gave at first, byte for byte.
+be those that each model gave at first, byte for byte. All that happens is written to a file (--records) as it
+goes; a run that ended early goes on with the turn in which it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import signal
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -28,98 +30,81 @@ from typing import Any
 
 import httpx
 import msgspec
-from random_model import write_checkpoint, write_tokenizer
+from node_traffic_models import ORDER, write
+from node_traffic_report import tell
+from node_traffic_waits import Answer, Failed, Record, Sizes, Turn, node_events
 
-from firelane.bench.server import ServerProcess, starved_s
+from firelane.bench.server import ServerProcess, cpu_seconds, descendants, starved_s
 
-VOCAB = 32768
-EACH, FIT = 2, 3
-ORDER = (2, 6, 3, 1, 5, 8, 0, 4, 9, 7, 11, 10)
-"""Models by popularity."""
+FIT = 3
 TOKENS = 8
 PROMPT = "The quick brown fox jumps over the lazy dog and"
 ENGINE = {"kv_cache_gib": "0.0625", "max_num_seqs": "4", "max_model_len": "1024"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """A Llama's; heads of 64 dimensions, four KV heads, tied embeddings."""
+class Records:
+    """The file of all that happened, a line each, written at once. Turns that did not end are left out."""
 
-    width: int
-    mlp: int
-    layers: int
+    def __init__(self, path: Path) -> None:
+        decode = msgspec.json.Decoder(Record).decode
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last one may be half
+        found = [decode(line) for line in lines]
+        done = {one.turn for one in found if isinstance(one, Turn)}
+        self.all = [one for one in found if isinstance(one, Sizes) or one.turn in done]
+        self.path, self.next_turn = path, 1 + max(done, default=-1)
 
-    @property
-    def config(self) -> dict[str, Any]:
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_act": "silu",
-            "hidden_size": self.width,
-            "intermediate_size": self.mlp,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.width // 64,
-            "num_key_value_heads": 4,
-            "head_dim": 64,
-            "max_position_embeddings": 4096,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0,
-            "vocab_size": VOCAB,
-            "torch_dtype": "bfloat16",
-            "tie_word_embeddings": True,
-        }
+    def start(self) -> None:
+        """Leave what is kept alone in the file. Raises OSError."""
+        lines = [msgspec.json.encode(one) + b"\n" for one in self.all]
+        self.path.write_bytes(b"".join(lines))
+
+    def add(self, *found: Record) -> None:
+        self.all += found
+        with self.path.open("ab") as file:
+            file.write(b"".join(msgspec.json.encode(one) + b"\n" for one in found))
 
     @property
-    def parameters(self) -> int:
-        layer = self.width * (2 * self.width + 2 * 256 + 3 * self.mlp)
-        return layer * self.layers + VOCAB * self.width
-
-
-SHAPES = (
-    Shape(width=768, mlp=2048, layers=12),
-    Shape(width=1024, mlp=2816, layers=14),
-    Shape(width=1024, mlp=2816, layers=24),
-    Shape(width=1280, mlp=3584, layers=24),
-    Shape(width=1536, mlp=4096, layers=26),
-    Shape(width=2048, mlp=5632, layers=21),
-)
-
-
-def write(directory: Path) -> None:
-    for index in range(EACH * len(SHAPES)):
-        path = directory / f"m{index}"
-        write_checkpoint(path, SHAPES[index % len(SHAPES)].config, seed=index)
-        write_tokenizer(path, VOCAB)
-        print(f"{path}: {SHAPES[index % len(SHAPES)].parameters / 1e9:.2f} B parameters", flush=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """asked_s: on the run's clock. state: of the model when it was asked."""
-
-    model: str
-    state: str
-    asked_s: float
-    first_s: float
-    text: str
+    def sizes(self) -> Sizes | None:
+        return next((one for one in self.all if isinstance(one, Sizes)), None)
 
 
 @dataclass
 class Clients:
-    """Requests to one server, each to be answered as that model always does."""
+    """Requests to one server, each to be answered as that model always does. alone: the lone model's."""
 
     http: httpx.AsyncClient
     texts: dict[str, str]
-    answers: list[Answer] = field(default_factory=list[Answer], init=False)
-    failed: list[str] = field(default_factory=list[str], init=False)
+    records: Records | None = None
+    alone: bool = False
+    turn: int = field(default=0, init=False)
 
-    async def ask(self, model: str, state: str = "") -> Answer:
+    async def ask(self, model: str, state: str = "", *, calm: bool = False) -> Answer:
         """Raises RuntimeError, httpx.HTTPError."""
-        asked_s = time.perf_counter()
-        first_s, text = await stream(self.http, model)
+        before_s, asked_at, began_s = taken_s(), time.time(), time.perf_counter()
+        first_s, text = await stream(self.http, model, began_s)
+        share = (taken_s() - before_s) / (time.perf_counter() - began_s) / (os.cpu_count() or 1)
         if self.texts.setdefault(model, text) != text:
             raise RuntimeError(f"another answer than at first: {text!r} for {self.texts[model]!r}")
-        return Answer(model=model, state=state, asked_s=asked_s, first_s=first_s, text=text)
+        return Answer(
+            turn=self.turn,
+            model=model,
+            state=state,
+            asked_at=asked_at,
+            first_s=first_s,
+            text=text,
+            taken=max(0.0, share),
+            calm=calm,
+            alone=self.alone,
+        )
+
+    async def try_asking(self, model: str, state: str = "", *, calm: bool = False) -> None:
+        """With a record of how it went."""
+        assert self.records is not None
+        try:
+            self.records.add(await self.ask(model, state, calm=calm))
+        except (RuntimeError, httpx.HTTPError) as error:
+            why = f"{state}: {type(error).__name__}: {error}"
+            self.records.add(Failed(turn=self.turn, model=model, why=why, alone=self.alone))
 
     async def ask_on(self, names: Iterable[str], draw: random.Random, think_s: float, ends_s: float) -> None:
         """One client: a request, a pause, until then."""
@@ -128,16 +113,22 @@ class Clients:
             if time.perf_counter() >= ends_s:
                 return
             state = (await states(self.http)).get(name, "ready")
-            try:
-                self.answers.append(await self.ask(name, state))
-            except (RuntimeError, httpx.HTTPError) as error:
-                self.failed.append(f"{name} ({state}): {type(error).__name__}: {error}")
+            await self.try_asking(name, state)
 
 
-async def stream(http: httpx.AsyncClient, model: str) -> tuple[float, str]:
-    """Seconds to the first token, and the text. Raises RuntimeError, httpx.HTTPError."""
+def taken_s() -> float:
+    """Processor time so far that this machine gave to others than this benchmark and what it has started, or
+    did not get from its host."""
+    ticks = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    busy_s = (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")  # but idle, and waiting for a drive
+    mine = (os.getpid(), *descendants(os.getpid()))
+    return busy_s - sum(cpu_seconds(pid, with_ended=True) for pid in mine)
+
+
+async def stream(http: httpx.AsyncClient, model: str, began_s: float) -> tuple[float, str]:
+    """Seconds since then to the first token, and the text. Raises RuntimeError, httpx.HTTPError."""
     body = {"model": model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-    began_s, first_s, text, last = time.perf_counter(), 0.0, "", ""
+    first_s, text, last = 0.0, "", ""
     async with http.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
         if answer.status_code != 200:
             raise RuntimeError((await answer.aread()).decode())
@@ -159,10 +150,10 @@ async def report(http: httpx.AsyncClient) -> list[dict[str, Any]]:
 
 
 async def states(http: httpx.AsyncClient) -> dict[str, str]:
-    answer = await http.get("/admin/models")
-    if answer.status_code != 200:
-        return {}
-    return {one["name"]: one["state"] for one in answer.json()["models"]}
+    """{} where the server does not tell."""
+    with contextlib.suppress(httpx.HTTPError):
+        return {one["name"]: one["state"] for one in await report(http)}
+    return {}
 
 
 async def act(http: httpx.AsyncClient, what: str, model: str) -> None:
@@ -184,9 +175,9 @@ def node_file(path: Path, models: Path, budget_bytes: int) -> str:
     return str(path)
 
 
-async def sizes(models: Path, scratch: Path, texts: dict[str, str]) -> tuple[list[int], int]:
+async def sizes(models: Path, scratch: Path) -> Sizes:
     """Memory of each model, and the most of one in standby; they are packed and compiled for this."""
-    needs, standby = list[int](), 0
+    needs, standby, texts = list[int](), 0, dict[str, str]()
     async with served("node", node_file(scratch / "sizes.toml", models, 8 << 30)) as (_, http):
         clients = Clients(http, texts)
         for i in ORDER:
@@ -202,34 +193,20 @@ async def sizes(models: Path, scratch: Path, texts: dict[str, str]) -> tuple[lis
                 f"m{i}: {needs[-1] >> 20} MiB, in standby {found['held_bytes'] >> 20} MiB, "
                 f"packed and compiled in {time.perf_counter() - began_s:.1f} s"
             )
-    return needs, standby
+    return Sizes(needs=needs, standby=standby, texts=texts)
 
 
-@dataclass
-class Calm:
-    """Seconds to the first token of each model, from each state, while nothing else runs."""
-
-    found: dict[tuple[str, str], list[float]] = field(default_factory=dict[tuple[str, str], list[float]])
-
-    async def measure(self, clients: Clients) -> None:
-        for i in ORDER:
-            name = f"m{i}"
-            for state, how in (("packed", "unload"), ("standby", "sleep"), ("ready", "")):
+async def measure_calm(clients: Clients) -> None:
+    """Each model, from each state, while nothing else is asked."""
+    for i in ORDER:
+        name = f"m{i}"
+        for state, how in (("packed", "unload"), ("standby", "sleep"), ("ready", "")):
+            with contextlib.suppress(httpx.HTTPError):
                 if how:
                     await act(clients.http, how, name)
-                self.found.setdefault((name, state), []).append((await clients.ask(name)).first_s)
+                await clients.try_asking(name, state, calm=True)
+        with contextlib.suppress(httpx.HTTPError):
             await act(clients.http, "unload", name)
-
-    def answers(self, state: str) -> list[Answer]:
-        return [
-            Answer(model=model, state=state, asked_s=0.0, first_s=first_s, text="")
-            for (model, found), times in self.found.items()
-            if found == state
-            for first_s in times
-        ]
-
-    def seconds(self, model: str, state: str) -> float:
-        return statistics.median(self.found[model, state])
 
 
 async def kill(server: ServerProcess, every_s: float, draw: random.Random, ends_s: float) -> int:
@@ -270,112 +247,79 @@ class Plan:
 
 @dataclass
 class Run:
-    """The node, the lone model, and what was found."""
+    """The node, and the lone model."""
 
     plan: Plan
     node: ServerProcess
     many: Clients
     one: Clients
-    calm: Calm = field(default_factory=Calm, init=False)
-    kills: int = field(default=0, init=False)
-    ratios: list[float] = field(default_factory=list[float], init=False)
+    records: Records
 
     async def turn(self, number: int) -> None:
         draw, plan = random.Random(number), self.plan
-        await self.calm.measure(self.many)
-        begin = len(self.many.answers), len(self.one.answers)
-        ends_s = time.perf_counter() + plan.seconds / plan.turns
-        works = [
-            self.many.ask_on(zipf(random.Random(draw.random())), draw, plan.think_s, ends_s)
-            for _ in range(plan.clients)
-        ]
-        killing = asyncio.ensure_future(kill(self.node, plan.kill_s, draw, ends_s))
+        self.many.turn = self.one.turn = number
+        began_at = time.time()
+        await measure_calm(self.many)
         began_s, starved_before_s = time.perf_counter(), starved_s()
-        await asyncio.gather(*works)
-        starved = (starved_s() - starved_before_s) / (time.perf_counter() - began_s)
-        kills = await killing
-        self.kills += kills
-        ends_s = time.perf_counter() + plan.control_s
-        lone = f"m{ORDER[0]}"
+        kills = await self._traffic(draw, began_s + plan.seconds / plan.turns)
+        seconds = time.perf_counter() - began_s
+        starved = (starved_s() - starved_before_s) / seconds
+        ends_s, lone = time.perf_counter() + plan.control_s, always(f"m{ORDER[0]}")
         await asyncio.gather(
-            *(self.one.ask_on(always(lone), draw, plan.think_s, ends_s) for _ in range(plan.clients))
+            *(self.one.ask_on(lone, draw, plan.think_s, ends_s) for _ in range(plan.clients))
         )
-        many, one = self.many.answers[begin[0] :], self.one.answers[begin[1] :]
-        beside = [a.first_s for a in many if a.model == lone and a.state == "ready"]
-        alone = [a.first_s for a in one]
-        if beside and alone:
-            self.ratios.append(statistics.median(beside) / statistics.median(alone))
-            say(
-                f"turn {number}: {len(many)} requests, {kills} kills, {len(self.many.failed)} failed; p50 of "
-                f"{lone} {statistics.median(beside):.3f} s, alone {statistics.median(alone):.3f} s; load "
-                f"{os.getloadavg()[0]:.1f}, processors wanted in vain {starved:.0%} of the time"
+        load = os.getloadavg()[0]
+        self.records.add(
+            *node_events(self.node.log, number, began_at),
+            Turn(turn=number, seconds=seconds, kills=kills, load=load, starved=starved),
+        )
+        failed = sum(isinstance(one, Failed) for one in self.records.all)
+        say(
+            f"turn {number}: {kills} kills, {failed} failed so far; load {load:.1f}, "
+            f"processors wanted in vain {starved:.0%} of the time"
+        )
+
+    async def _traffic(self, draw: random.Random, ends_s: float) -> int:
+        """Returns how many engines were killed."""
+        killing = asyncio.ensure_future(kill(self.node, self.plan.kill_s, draw, ends_s))
+        await asyncio.gather(
+            *(
+                self.many.ask_on(zipf(random.Random(draw.random())), draw, self.plan.think_s, ends_s)
+                for _ in range(self.plan.clients)
             )
-
-    def tell(self) -> None:
-        answers, calm = self.many.answers, self.calm
-        print(
-            f"{len(answers)} requests of {self.plan.clients} clients in {self.plan.seconds:g} s, "
-            f"{self.kills} kills: {len(self.many.failed)} failed; alone {len(self.one.failed)} of "
-            f"{len(self.one.answers)}"
         )
-        for line in (*self.many.failed[:10], *self.one.failed[:10]):
-            print(f"  {line}")
-        print(
-            f"p50 of the most popular model, ready, over alone: {statistics.median(self.ratios):.2f}, "
-            f"turns of {min(self.ratios):.2f} to {max(self.ratios):.2f}"
-        )
-        print("\n| asked when | requests | p50 s | p99 s | over the model's own, calm: p50 | p99 |")
-        print("|---|---:|---:|---:|---:|---:|")
-        row("any", answers, calm)
-        row("any but ready", [a for a in answers if a.state != "ready"], calm)
-        for state in sorted({a.state for a in answers}):
-            row(state, [a for a in answers if a.state == state], calm)
-        for state in ("ready", "standby", "packed"):
-            row(f"{state}, calm", calm.answers(state), calm)
+        return await killing
 
 
-def row(name: str, answers: Sequence[Answer], calm: Calm) -> None:
-    if not answers:
-        return
-    own = {"ready": "ready", "standby": "standby"}
-    over = [a.first_s / calm.seconds(a.model, own.get(a.state, "packed")) for a in answers]
-    times = [a.first_s for a in answers]
-    print(
-        f"| {name} | {len(times)} | {quantile(times, 0.5):.3f} | {quantile(times, 0.99):.3f} | "
-        f"{quantile(over, 0.5):.2f} | {quantile(over, 0.99):.2f} |"
-    )
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
-
-
-async def run(models: Path, plan: Plan, log: Path | None) -> None:
+async def run(models: Path, plan: Plan, records: Records) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        texts: dict[str, str] = {}
-        needs, standby = await sizes(models, Path(scratch), texts)
-        budget = max(FIT * sum(needs) // len(needs), max(needs)) + len(needs) * standby
+        records.start()
+        if records.sizes is None:
+            records.add(await sizes(models, Path(scratch)))
+        found = records.sizes
+        assert found is not None
+        needs = found.needs
+        budget = max(FIT * sum(needs) // len(needs), max(needs)) + len(needs) * found.standby
         say(f"budget {budget >> 20} MiB for models of {sum(needs) >> 20} MiB")
         lone = [word for key, value in ENGINE.items() for word in (f"--{key.replace('_', '-')}", value)]
         first = models / f"m{ORDER[0]}"
+        config = node_file(Path(scratch) / "node.toml", models, budget)
         async with (
-            served("node", node_file(Path(scratch) / "node.toml", models, budget)) as (node, http),
+            served("node", config, "--log-format", "json") as (node, http),
             served("serve", str(first), *lone) as (_, alone),
         ):
-            run = Run(plan, node, Clients(http, texts), Clients(alone, texts))
-            for number in range(plan.turns):
+            clients = Clients(http, found.texts, records), Clients(alone, found.texts, records, alone=True)
+            run = Run(plan, node, *clients, records)
+            for number in range(records.next_turn, plan.turns):
                 await run.turn(number)
-            run.tell()
-            if log is not None:
-                log.write_text(node.log)
-                log.with_suffix(".json").write_bytes(msgspec.json.encode((run.many.answers, run.one.answers)))
+                records.path.with_suffix(".log").write_text(node.log)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("write", "run"))
+    parser.add_argument("what", choices=("write", "run", "report"))
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seconds", type=float, default=1800.0, help="of traffic, all turns together")
     parser.add_argument("--turns", type=int, default=5)
@@ -383,14 +327,18 @@ def main() -> None:
     parser.add_argument("--think-s", type=float, default=2.0, help="mean pause of a client")
     parser.add_argument("--kill-s", type=float, default=20.0, help="between two kills")
     parser.add_argument("--control-s", type=float, default=60.0, help="of the lone model's turn")
-    parser.add_argument("--log", type=Path, help="for the node's log; the answers lie beside it")
+    parser.add_argument("--records", type=Path, help="default: DIR/records.jsonl")
     given = parser.parse_args()
+    directory = given.directory.resolve()
     if given.what == "write":
-        write(given.directory.resolve())
+        write(directory)
         return
-    names = ("seconds", "turns", "clients", "think_s", "kill_s", "control_s")
-    plan = Plan(**{name: getattr(given, name) for name in names})
-    asyncio.run(run(given.directory.resolve(), plan, given.log))
+    records = Records(given.records or directory / "records.jsonl")
+    if given.what == "run":
+        names = ("seconds", "turns", "clients", "think_s", "kill_s", "control_s")
+        plan = Plan(**{name: getattr(given, name) for name in names})
+        asyncio.run(run(directory, plan, records))
+    tell(records.all, lone=f"m{ORDER[0]}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ class NodeModelReport(msgspec.Struct, frozen=True, kw_only=True):
     an engine that died. held_bytes: of the node's budget; need_bytes: when it is ready. requests: admitted
     and not ended; waiting: those that wait for the model itself. retry_s: until a quarantined model is tried
     again. pulled_bytes, of pull_bytes: of the last pull, 0 where it does not know. wakes: times that it came
-    to memory; evictions: that it left for another model; failures: that it did not come.
+    to memory; loads: those of them that were not from standby. load_s, wake_s: what loads took, and wakes
+    from standby, all together; memory_s: how long it waited for memory before them. evictions: times that it
+    left for another model; failures: that it did not come.
     """
 
     name: str
@@ -41,7 +43,11 @@ class NodeModelReport(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     waiting: int
     retry_s: float
+    loads: int
     wakes: int
+    memory_s: float
+    load_s: float
+    wake_s: float
     evictions: int
     failures: int
 

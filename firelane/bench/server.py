@@ -134,10 +134,12 @@ def starved_s(pressure: Path = Path("/proc/pressure/cpu")) -> float:
         return 0.0
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process, in seconds; 0 when it is gone."""
+def cpu_seconds(pid: int, *, with_ended: bool = False) -> float:
+    """User and system time of all threads of a process, in seconds; 0 when it is gone. with_ended: and of
+    its children that have ended, and theirs."""
     fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    ticks = sum(int(field) for field in fields[11 : 15 if with_ended else 13])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> list[str]:

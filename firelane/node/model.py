@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from firelane.errors import FirelaneError
+from firelane.node.arrivals import Arrivals
 from firelane.node.memory import Holder
 from firelane.node.policy import ModelPolicy
 from firelane.node.states import COMES_WHEN_WANTED, HOLDS_MEMORY, RESTS, Lifecycle, State
@@ -107,8 +108,8 @@ class _LocalFiles:
 class NodeModel:
     """Owned by a Node. files_work: what is done with its files. pulled: bytes of bytes, while they
     come. waiting: requests that wait for it. keep_s: how long it stays without a request, where the last one
-    said so (below 0: for ever), in place of the policy's. failures: in a row. wakes, evictions, failed: times
-    that it came, left for another one, and did not come."""
+    said so (below 0: for ever), in place of the policy's. failures: in a row. evictions, failed: times that
+    it left for another one, and did not come."""
 
     def __init__(
         self,
@@ -124,13 +125,14 @@ class NodeModel:
         self._mark: PackedMark = mark or _NoMark()
         self.files: ModelFiles = files or _LocalFiles()
         # That a model which stays has come is told by the start's lines.
-        level = logging.DEBUG if self.policy.pinned else logging.INFO
-        self.lifecycle = Lifecycle(name, self.resting_state, clock=clock, log_level=level)
+        self._log_level = logging.DEBUG if self.policy.pinned else logging.INFO
+        self.lifecycle = Lifecycle(name, self.resting_state, clock=clock, log_level=self._log_level)
+        self.arrivals = Arrivals(name)
         self.bringing: asyncio.Task[None] | None = None
         self.files_work: asyncio.Task[FirelaneError | None] | None = None
         self.pulled = (0, 0)
         self.waiting = self.failures = 0
-        self.wakes = self.evictions = self.failed = 0
+        self.evictions = self.failed = 0
         self.last_used_s = self.ready_s = clock()
         self.retry_at_s = 0.0
         self.keep_s: float | None = None
@@ -201,7 +203,7 @@ class NodeModel:
             self._load_s = took_s
         self._mark.set()
         self.failures = 0
-        self.wakes += 1
+        self.arrivals.end(now_s, self._log_level)
         self.ready_s = self.last_used_s = now_s
         self.lifecycle.move(State.READY)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from firelane.errors import EngineDeadError, FirelaneError
+from firelane.node.arrivals import Before
 from firelane.node.memory import Holder, eviction, yielder
 from firelane.node.model import NodeModel
 from firelane.node.policy import NodePolicy
@@ -68,7 +69,7 @@ class Node:
             if model.policy.loads_first and model.state is State.ABSENT:
                 self.bring(model)
             elif model.policy.loads_first:
-                model.lifecycle.move(State.LOADING)
+                self._begin(model)
                 await model.engines.start()
 
     async def close(self) -> None:
@@ -155,9 +156,13 @@ class Node:
     def on_exit(self, model: NodeModel) -> None:
         """An engine died, and its supervisor is about to start another one: not in standby, where nobody
         waits for it."""
+        if model.state in COMES:
+            model.arrivals.engine_died()
         if model.state in (State.SLEEPING, State.STANDBY):
             self._spawn(self._stop(model))
         elif model.state in (State.READY, State.WAKING) and not model.engines.serves:
+            if model.state is State.READY:
+                model.arrivals.begin(Before.DIED, self._clock())
             model.lifecycle.move(State.LOADING, "its engine died")
 
     def on_given_up(self, model: NodeModel, reason: str, *, was_killed: bool = False) -> None:
@@ -193,11 +198,12 @@ class Node:
         try:
             if model.state is not State.STANDBY:
                 await self.pulls.have(model)
+            since_s = self._clock()
             async with self._turn:
                 if not await self._make_room(model) or not model.can_come:
                     return
                 sleeps = model.state is State.STANDBY
-                model.lifecycle.move(State.WAKING if sleeps else State.LOADING)
+                self._begin(model, memory_s=self._clock() - since_s)
             if sleeps:
                 model.engines.wake()
             else:
@@ -207,6 +213,12 @@ class Node:
         finally:
             model.bringing = None
             model.lifecycle.tell()
+
+    def _begin(self, model: NodeModel, memory_s: float = 0.0) -> None:
+        """A load, or a wake. memory_s: how long it waited for memory."""
+        sleeps = model.state is State.STANDBY
+        model.arrivals.begin(Before.STANDBY if sleeps else Before.NO_ENGINE, self._clock(), memory_s)
+        model.lifecycle.move(State.WAKING if sleeps else State.LOADING)
 
     async def _start_again(self, model: NodeModel) -> None:
         await model.engines.stop()

@@ -53,7 +53,18 @@ def test_each_model_has_one_state_and_its_counts(control: Control) -> None:
     add_node_metrics(registry, control)
     assert scraped(registry) == {("node_memory_bytes",): 30, ("node_budget_bytes",): 100}
     control.models = [
-        model("a", "ready", state_s=5.0, held_bytes=30, wakes=2, evictions=1),
+        model(
+            "a",
+            "ready",
+            state_s=5.0,
+            held_bytes=30,
+            wakes=2,
+            loads=1,
+            load_s=3.5,
+            wake_s=0.5,
+            memory_s=0.25,
+            evictions=1,
+        ),
         model("b", "pulling", waiting=3, pulled_bytes=7, failures=4),
     ]
     found = scraped(registry)
@@ -65,6 +76,9 @@ def test_each_model_has_one_state_and_its_counts(control: Control) -> None:
     assert found["model_state_seconds", "a"] == 5
     assert found["model_memory_bytes", "a"] == 30
     assert (found["model_wakes_total", "a"], found["model_evictions_total", "a"]) == (2, 1)
+    assert found["model_loads_total", "a"] == 1
+    times = ("load", "wake", "memory_wait")
+    assert [found[f"model_{name}_seconds_total", "a"] for name in times] == [3.5, 0.5, 0.25]
     assert (found["model_waiting", "b"], found["model_pulled_bytes", "b"]) == (3, 7)
     assert found["model_failures_total", "b"] == 4
 

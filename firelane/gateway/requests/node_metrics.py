@@ -19,6 +19,10 @@ _LEVELS: tuple[tuple[str, str, Value], ...] = (
 )
 _COUNTS: tuple[tuple[str, str, Value], ...] = (
     ("model_wakes", "Times that it came to memory.", lambda model: model.wakes),
+    ("model_loads", "Times that it came other than from standby.", lambda model: model.loads),
+    ("model_load_seconds", "From the start of its loads until it served.", lambda model: model.load_s),
+    ("model_wake_seconds", "From the start of its wakes from standby.", lambda model: model.wake_s),
+    ("model_memory_wait_seconds", "Waited for memory, before both.", lambda model: model.memory_s),
     ("model_evictions", "Times that it left memory for another model.", lambda model: model.evictions),
     ("model_failures", "Times that it did not come.", lambda model: model.failures),
 )
