@@ -237,7 +237,7 @@ def _load_and_serve(
             config.kv_transfer_address,
             executor.state_memory,
         )
-        tiers = open_tiers(config.tiers, core, executor.page_memory, identity + files)
+        tiers = open_tiers(config.tiers, core, executor.page_memory, executor.state_memory, identity + files)
         if executor.can_sleep:
             served.standby = EngineStandby(executor, core.kv, tiers)
         load_s = time.monotonic() - began_s

@@ -192,15 +192,14 @@ class PagePulls:
             names = []
         missing = [page for page in wanted if page not in self._coming]
         wait.joins = bool(coming)
-        wait.tickets = coming | self._pull(wait.peer, missing, wait.deadline_s, names)
+        state = self._place_of(names, sequence.chain.tenant)
+        if not names or state is not None:  # else its pages alone are of no use
+            coming |= self._pull(wait.peer, missing, wait.deadline_s, state)
+        wait.tickets = coming
 
     def _pull(
-        self, peer: str, missing: list[WantedPage], deadline_s: float, names: list[bytes] | None = None
+        self, peer: str, missing: list[WantedPage], deadline_s: float, state: WantedState | None = None
     ) -> set[int]:
-        """names: of a state, as in WantedState."""
-        state = self._place_of(names)
-        if names and state is None:  # its pages alone are of no use
-            return set()
         mine = self._kv.incoming.begin(missing, self._spare_pages())
         if not mine and state is None:
             return set()
@@ -212,11 +211,11 @@ class PagePulls:
             self._coming_states[state.names[0]] = ticket
         return {ticket}
 
-    def _place_of(self, names: list[bytes] | None) -> WantedState | None:
+    def _place_of(self, names: list[bytes], tenant: bytes) -> WantedState | None:
         if not names:
             return None
         place = self._kv.states.incoming.begin()
-        return None if place == NO_SNAPSHOT else WantedState(names, place)
+        return None if place == NO_SNAPSHOT else WantedState(names, place, tenant)
 
     def _look_ahead(self) -> None:
         """Some pages of each expected prompt at a time, so that other pulls need not wait long."""
@@ -258,7 +257,7 @@ class PagePulls:
         self._kv.incoming.settle(mine, settled.arrived)
         if state is not None:
             came = state.names[settled.state] if settled.state >= 0 else b""
-            self._kv.states.incoming.settle(state.place, came)
+            self._kv.states.incoming.settle(state.place, came, state.tenant)
             del self._coming_states[state.names[0]]
         self._coming = {page: t for page, t in self._coming.items() if t != settled.ticket}
 

@@ -1,5 +1,5 @@
-"""Pages of the tiers as a prerequisite of a sequence: read ahead while it waits, no longer than computing
-them would take; what has not come by then is computed."""
+"""Pages and snapshots of the tiers as a prerequisite of a sequence: read ahead while it waits, no longer than
+computing them would take; what has not come by then is computed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from firelane.contract import NO_SNAPSHOT
 from firelane.engine.prerequisites import Prerequisites, Waited
 from firelane.engine.pulls import PullCounters
 from firelane.engine.sequence import Sequence, Status
 from firelane.kv import KvCache, WantedPage
+from firelane.kv.incoming import STATES
 from firelane.kv.tiers import PageRead, TieredPages, TierName, TierStats
 from firelane.wire.frames import EngineStats, NewRequest
 
@@ -35,17 +37,19 @@ class _Wait:
 
 @dataclass(eq=False)
 class _Read:
-    """Under way. mine: pages of ours."""
+    """Under way: of pages, or of the parts of one snapshot. mine: pages of ours, or for each part the state
+    that it belongs to."""
 
     wanted: list[WantedPage]
     mine: list[int]
     deadline_s: float
+    is_state: bool = False
     waiting: list[Sequence] = field(default_factory=list[Sequence])
 
 
 class TierReads:
-    """See Prerequisites: those of `inner`, and pages. Owns the incoming pages of its reads. A page that is
-    being read is not read twice; while one takes longer than its deadline, no other read begins."""
+    """See Prerequisites: those of `inner`, and pages. Owns the incoming pages and states of its reads. What
+    is being read is not read twice; while one takes longer than its deadline, no other read begins."""
 
     def __init__(
         self,
@@ -137,17 +141,34 @@ class TierReads:
             return set()
         tickets = {self._coming[page] for page in wanted if page in self._coming}
         missing = [page for page in wanted if page not in self._coming]
+        state = missing.pop(0) if missing and missing[0].group == STATES else None
+        if state is not None and not self._read_state(state, deadline_s, tickets):
+            return set()  # its pages alone are of no use
         mine = self._kv.incoming.begin(missing, self._room())
         self._unused.append((sequence, len(mine)))
         for first in range(0, len(mine), BATCH):
-            part, into = missing[first : first + BATCH], mine[first : first + BATCH]
-            ticket = self._tiers.read(part[: len(into)], into, deadline_s)
-            self._reads[ticket] = _Read(part[: len(into)], into, deadline_s)
-            self._coming |= dict.fromkeys(part[: len(into)], ticket)
-            tickets.add(ticket)
+            into = mine[first : first + BATCH]
+            tickets.add(self._read(_Read(missing[first : first + len(into)], into, deadline_s)))
         for ticket in tickets:
             self._reads[ticket].waiting.append(sequence)
         return tickets
+
+    def _read_state(self, state: WantedPage, deadline_s: float, tickets: set[int]) -> bool:
+        """Its ticket is added; False where there is no room for it."""
+        place = self._kv.states.incoming.begin()
+        if place == NO_SNAPSHOT:
+            return False
+        parts = self._tiers.parts(state)
+        ticket = self._read(_Read(parts, [place] * len(parts), deadline_s, is_state=True))
+        self._coming[state] = ticket
+        tickets.add(ticket)
+        return True
+
+    def _read(self, read: _Read) -> int:
+        ticket = self._tiers.read(read.wanted, read.mine, read.deadline_s)
+        self._reads[ticket] = read
+        self._coming |= dict.fromkeys(read.wanted, ticket)
+        return ticket
 
     def _give_up(self, sequence: Sequence) -> None:
         """End of the wait of a sequence that will never begin."""
@@ -158,9 +179,10 @@ class TierReads:
         """Pages of no longer a prefix than there is room for."""
         chain, tokens, spare = sequence.chain, sequence.tokens, self._room()
         wanted = self._kv.restorable(chain, tokens, sequence.reusable_tokens, self._tiers.holds)
-        if len(wanted) <= spare:
+        pages = [page for page in wanted if page.group != STATES]
+        if len(pages) <= spare:
             return wanted
-        blocks = chain.names(tokens, 0).index(wanted[spare].name)
+        blocks = chain.names(tokens, 0).index(pages[spare].name)
         return self._kv.restorable(chain, tokens, blocks * self._kv.block_size, self._tiers.holds)
 
     def _room(self) -> int:
@@ -174,13 +196,19 @@ class TierReads:
 
     def _settle(self, ended: PageRead) -> None:
         read = self._reads.pop(ended.ticket)
-        self._kv.incoming.settle(read.mine, [source is not None for source in ended.sources])
+        came = [source is not None for source in ended.sources]
+        if read.is_state:
+            first = read.wanted[0]
+            self._kv.states.incoming.settle(read.mine[0], first.name if all(came) else b"", first.tenant)
+        else:
+            self._kv.incoming.settle(read.mine, came)
+        self._coming = {page: ticket for page, ticket in self._coming.items() if ticket != ended.ticket}
         for wanted, source in zip(read.wanted, ended.sources, strict=True):
-            del self._coming[wanted]
-            if source is not None:
-                self._hits[source] += 1
-                for sequence in read.waiting:
-                    sequence.restored[wanted.name] = source
+            if source is None:
+                continue
+            self._hits[source] += 1
+            for sequence in () if read.is_state else read.waiting:
+                sequence.restored[wanted.name] = source
 
     def _arrived(self) -> list[Waited]:
         """Sequences that need not wait any longer."""

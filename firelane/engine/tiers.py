@@ -11,7 +11,15 @@ from firelane.engine.core import EngineCore
 from firelane.engine.identity import checkpoint_identity
 from firelane.engine_config import EngineConfig, TiersConfig
 from firelane.errors import UsageError
-from firelane.kv.tiers import Admission, AdmitAll, AdmitReused, HostTier, PageTier, TieredPages
+from firelane.kv.tiers import (
+    Admission,
+    AdmitAll,
+    AdmitReused,
+    CachedMemory,
+    HostTier,
+    PageTier,
+    TieredPages,
+)
 from firelane.kv.tiers.cipher import PageCipher, Plain
 from firelane.kv.tiers.disk import DiskTier, open_disk
 from firelane.kv.tiers.encrypted import Encrypted, read_secret
@@ -48,27 +56,28 @@ def files_identity(config: EngineConfig) -> str:
 
 
 def open_tiers(
-    config: TiersConfig | None, core: EngineCore, memory: PageMemory | None, identity: str
+    config: TiersConfig | None,
+    core: EngineCore,
+    pages: PageMemory | None,
+    states: PageMemory | None,
+    identity: str,
 ) -> TieredPages | NoTiers:
-    """From now on the core has its tiers, which the caller closes before the executor is released. identity:
-    as in wire.Ready, with `files_identity`. A drive that fails leaves its tier out. Raises UsageError."""
+    """From now on the core has its tiers, which the caller closes before the executor is released. pages,
+    states: as in Executor. identity: as in wire.Ready, with `files_identity`. A drive that fails leaves its
+    tier out. Raises UsageError."""
     if config is None:
         return NO_TIERS
-    if core.kv.states.is_kept:
-        raise UsageError(
-            f"{config.option}: this model keeps recurrent state, whose pages are of no use without its "
-            "snapshots, which no tier stores yet; leave it out"
-        )
-    if memory is None:
+    if pages is None or (core.kv.states.is_kept and states is None):
         raise UsageError(
             f"{config.option}: pages of a GPU, and of several ranks, have no tiers; leave it out"
         )
+    memory = CachedMemory(pages, len(core.kv.spans), states)
     tiers: list[PageTier] = []
     slots = 0
     if config.host_bytes:
         slots = _slots(config, config.host_bytes, memory.page_bytes)
         tiers.append(HostTier(slots, memory.page_bytes, _tenant_slots(config, memory.page_bytes)))
-    disk = _disk(config, config.disk, Kind(identity, memory.layout_id, memory.page_bytes, len(core.kv.spans)))
+    disk = _disk(config, config.disk, Kind(identity, memory.layout_id, memory.page_bytes, memory.num_groups))
     if disk is not None:
         tiers.append(disk)
         slots = max(slots, disk.index.num_slots)

@@ -102,8 +102,9 @@ class KvCache:
         return PrefixChain(salt, self.block_size, self._code, tenant)
 
     def watch(self, watcher: PageWatcher) -> None:
-        """Tell it of pages from now on."""
+        """Tell it of pages, and as pages of the group STATES of snapshots, from now on."""
         self._pool.watcher = watcher
+        self.states.watch(watcher)
 
     def lookup(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> PrefixHit:
         """The longest cached prefix of at most `reusable_tokens` tokens; never all, since the last token must
@@ -166,10 +167,11 @@ class KvCache:
         holds: Callable[[tuple[int, bytes]], bool],
     ) -> list[WantedPage]:
         """Pages that are missing for the longest prefix that a sequence could begin with if all came that
-        `holds` says are elsewhere (by group and name); in order, those of a block together. The others of
-        that prefix are given out after all other free pages. None of a model with recurrent state."""
+        `holds` says are elsewhere (by group and name); in order, those of a block together. Before them, with
+        recurrent state, the snapshot of that prefix if it is missing, by the group STATES. The others of that
+        prefix are given out after all other free pages."""
         limit = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
-        if limit <= 0 or self.states.is_kept:
+        if limit <= 0 or (self.states.is_kept and not self.states.count):
             return []
         names = chain.names(tokens, limit)
         pages: list[list[int]] = [[] for _ in self.spans]
@@ -179,11 +181,12 @@ class KvCache:
             limit = len(pages[group])
         for group in self._limited:
             pages[group] = self._here_or_held(group, names, limit, holds)
-        blocks = _last(self._hits(pages, limit))
+        blocks, is_state_here = self._begins_at(names, self._hits(pages, limit), holds)
         firsts = [self._first_block(group, blocks * self.block_size) for group in range(len(self.spans))]
         for group, first in enumerate(firsts):
             self._pool.refresh([page for page in pages[group][first:blocks] if page != ELSEWHERE])
-        return [
+        state = [] if is_state_here else [WantedPage(STATES, names[blocks - 1], chain.tenant)]
+        return state + [
             WantedPage(group, names[index], chain.tenant)
             for index in range(blocks)
             for group, first in enumerate(firsts)
@@ -361,6 +364,17 @@ class KvCache:
         """The page of each of names[:limit], ELSEWHERE, or UNKNOWN."""
         here = zip(self._pool.find_each(group, names, limit), names, strict=False)
         return [p if p >= 0 else ELSEWHERE if holds((group, name)) else UNKNOWN for p, name in here]
+
+    def _begins_at(
+        self, names: list[bytes], is_hit: NDArray[np.bool_], holds: Callable[[tuple[int, bytes]], bool]
+    ) -> tuple[int, bool]:
+        """The most leading blocks behind which a sequence could begin, and whether the state that this needs,
+        if any, is here."""
+        for blocks in is_hit.nonzero()[0][::-1].tolist():
+            is_here = not (self.states.is_kept and blocks) or self.states.find(names[blocks - 1]) >= 0
+            if is_here or holds((STATES, names[blocks - 1])):
+                return blocks, is_here
+        return 0, True
 
     def _hits(self, pages: list[list[int]], limit: int) -> NDArray[np.bool_]:
         """By number of leading blocks, up to `limit`: each group has the pages that what follows may read."""

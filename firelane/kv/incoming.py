@@ -1,4 +1,4 @@
-"""Pages whose content comes from another engine.
+"""Pages whose content comes from elsewhere: another engine, or a tier.
 
     free -- begin --> held, being written from outside -- settle --> free, findable by their names
                                                            |
@@ -21,10 +21,11 @@ STATES = -1
 
 class WantedState(NamedTuple):
     """A snapshot of a recurrent state. names: of the prefixes that it may be of, the best one first. place:
-    the state to write it to."""
+    the state to write it to. tenant: as in NamedPage."""
 
     names: list[bytes]
     place: int
+    tenant: bytes = b""
 
 
 class IncomingPages:

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import NO_SNAPSHOT
+from firelane.kv.incoming import STATES
+from firelane.kv.pool import NO_WATCHER, NamedPage, PageWatcher
 from firelane.kv.prefix import PrefixChain
 
 DEFAULT_INTERVAL = 4096
@@ -31,12 +33,14 @@ class SnapshotPool:
     """Snapshots by number: reference counts, names, and the order in which they are given out again: blank
     ones, then the least recently used. Every operation is O(1)."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, first: int = 0) -> None:
+        """first: as in StateSnapshots."""
+        self.count, self._first = count, first
+        self.watcher: PageWatcher = NO_WATCHER
         self._references = [0] * count
         self._tags = memoryview(bytearray(8 * count)).cast("Q")
         """From 1, once a snapshot has been taken; each changes before the snapshot's content does."""
-        self._name_of: list[bytes | None] = [None] * count
+        self._name_of: list[NamedPage | None] = [None] * count
         self._by_name: dict[bytes, int] = {}
         self._blank: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -73,6 +77,9 @@ class SnapshotPool:
         """One more user of a named snapshot, who reads it."""
         self._cached.pop(snapshot, None)
         self._references[snapshot] += 1
+        named = self._name_of[snapshot]
+        if named is not None:
+            self.watcher.shared([(self._first + snapshot, named)])
 
     def release(self, snapshot: int) -> None:
         """One user fewer."""
@@ -80,16 +87,23 @@ class SnapshotPool:
         if not self._references[snapshot]:
             (self._cached if self._name_of[snapshot] else self._blank)[snapshot] = None
 
-    def publish(self, snapshot: int, name: bytes) -> bool:
-        """Let others find this one by its name. False where another one has it: that one is then the most
-        recently used, and this one stays without a name."""
+    def publish(self, snapshot: int, name: bytes, tenant: bytes = b"") -> bool:
+        """Let others find this one by its name. tenant: as in NamedPage. False where another one has the
+        name: that one is then the most recently used, and this one stays without."""
         known = self._by_name.setdefault(name, snapshot)
         if known != snapshot:
             if known in self._cached:
                 self._cached.move_to_end(known)
             return False
-        self._name_of[snapshot] = name
+        self._name_of[snapshot] = NamedPage(STATES, name, tenant)
         return True
+
+    def tell(self, name: bytes) -> None:
+        """Tell the watcher of the snapshot of this name, if there is one."""
+        snapshot = self.find(name)
+        named = None if snapshot == NO_SNAPSHOT else self._name_of[snapshot]
+        if named is not None:
+            self.watcher.published(self._first + snapshot, named)
 
     def discard(self, name: bytes) -> None:
         """Make the snapshot of this name blank, if there is one and nobody uses it."""
@@ -130,19 +144,19 @@ class SnapshotPool:
             assert sum(places) == 1, f"snapshot {snapshot}: in {sum(places)} places"
             assert not places[0] or self._name_of[snapshot] is None, f"snapshot {snapshot}: blank but named"
             assert not places[1] or self._name_of[snapshot], f"snapshot {snapshot}: cached without a name"
-        named = {name: snapshot for snapshot, name in enumerate(self._name_of) if name is not None}
+        named = {named.name: snapshot for snapshot, named in enumerate(self._name_of) if named is not None}
         assert named == self._by_name, "names and snapshots differ"
 
     def _forget(self, snapshot: int) -> None:
-        name = self._name_of[snapshot]
-        assert name is not None
-        del self._by_name[name], self._cached[snapshot]
+        named = self._name_of[snapshot]
+        assert named is not None
+        del self._by_name[named.name], self._cached[snapshot]
         self._name_of[snapshot] = None
 
 
 class IncomingStates:
-    """Owner of the snapshots whose content comes from another engine, from `begin` to `settle`; by their
-    numbers among all states of the executor."""
+    """Owner of the snapshots whose content comes from elsewhere, from `begin` to `settle`; by their numbers
+    among all states of the executor."""
 
     def __init__(self, pool: SnapshotPool, first: int) -> None:
         self._pool, self._first = pool, first
@@ -168,13 +182,13 @@ class IncomingStates:
         self.begun += 1
         return self._first + snapshot
 
-    def settle(self, state: int, name: bytes) -> None:
+    def settle(self, state: int, name: bytes, tenant: bytes) -> None:
         """Nobody writes to it any more. name: of the blocks whose state has come, and was checked; b"" where
-        none has."""
+        none has. tenant: as in NamedPage."""
         snapshot = state - self._first
         self._held.remove(snapshot)
-        if name:
-            self._pool.publish(snapshot, name)
+        if name and self._pool.publish(snapshot, name, tenant):
+            self._pool.tell(name)
         self._pool.release(snapshot)
 
 
@@ -239,7 +253,7 @@ class StateSnapshots:
         executor."""
         rule = rule or SnapshotRule()
         self.is_kept = is_kept
-        self._pool, self._first = SnapshotPool(count), first
+        self._pool, self._first = SnapshotPool(count, first), first
         self.incoming = IncomingStates(self._pool, first)
         self._block_size = block_size
         self._interval = -(-rule.interval // block_size) * block_size
@@ -265,6 +279,11 @@ class StateSnapshots:
     def latest_left(self) -> int:
         """More sequences that may have a latest one: half of the snapshots are for those of prompts."""
         return self._most_latest - self._num_latest
+
+    def watch(self, watcher: PageWatcher) -> None:
+        """Tell it from now on of snapshots that are there to stay, as pages of the group STATES: a running
+        sequence replaces its latest one, and of those only the last is told."""
+        self._pool.watcher = watcher
 
     def free(self) -> Iterator[int]:
         """Snapshots that can be taken now, the next one first; valid until one is."""
@@ -330,17 +349,22 @@ class StateSnapshots:
         """The step has ended: let later prompts find the snapshot."""
         blocks, snapshot = save.tokens // self._block_size, held.saving.pop(save.tokens)
         name = chain.names(tokens, blocks)[blocks - 1]
-        is_new = self._pool.publish(snapshot, name)
+        is_new = self._pool.publish(snapshot, name, chain.tenant)
         self._pool.release(snapshot)
+        is_replaced = save.is_latest and bool(save.tokens % self._interval)
+        if is_new and not is_replaced:
+            self._pool.tell(name)
         if save.is_latest:
             if held.latest is not None:
                 self._pool.discard(held.latest)
-            held.latest = name if is_new and save.tokens % self._interval else None
+            held.latest = name if is_new and is_replaced else None
 
     def release(self, held: HeldSnapshots) -> None:
         """The sequence runs no more. Its latest snapshot stays findable."""
         for snapshot in held.held:
             self._pool.release(snapshot)
+        if held.latest is not None:
+            self._pool.tell(held.latest)
         self._num_latest -= held.has_latest
         held.read, held.has_latest, held.latest = NO_SNAPSHOT, False, None
         held.saving.clear()

@@ -87,7 +87,8 @@ class LLM:
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         identity = model_identity(checkpoint, self._executor, config)
-        self._tiers = open_tiers(config.tiers, self._core, self._executor.page_memory, identity + files)
+        pages, states = self._executor.page_memory, self._executor.state_memory
+        self._tiers = open_tiers(config.tiers, self._core, pages, states, identity + files)
         self._next_id = 0
         self._closed = False
 

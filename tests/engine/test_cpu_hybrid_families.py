@@ -11,8 +11,10 @@ import pytest
 
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.contract import CAUSAL, Chunk
+from firelane.engine import tier_reads
 from firelane.engine.load import load_executor
-from firelane.engine_config import EngineConfig
+from firelane.engine.tiers import open_tiers
+from firelane.engine_config import EngineConfig, TiersConfig
 from firelane.kv import SnapshotRule
 from firelane.models.registry import load_program
 from tests.backends.cpu_harness import limits, machine
@@ -122,6 +124,24 @@ def test_handed_over_behind_its_first_token(load, driver, request_of, whole):
         pair.submit(request_of(1, PROMPT, **FIELDS))
         pair.run()
         assert (pair.tokens[1], records(pair, 1)) == whole
+
+
+def test_the_next_engine_has_pages_and_states_from_the_drive(
+    load, driver, request_of, whole, tmp_path, monkeypatch
+):
+    """Of the first one nothing is left in memory."""
+    monkeypatch.setattr(tier_reads, "UNKNOWN_S", 120.0)
+    tiers, silent = TiersConfig(disk=tmp_path, disk_bytes=64 << 20), FIELDS | {"prompt_logprobs": -1}
+    executor = load(64)
+    for turn, fields in enumerate((FIELDS, silent)):
+        d = driver(executor, snapshots=EVERY_BLOCK)
+        opened = open_tiers(tiers, d.core, executor.page_memory, executor.state_memory, "m")
+        d.submit(request_of(0, PROMPT, **fields))
+        d.run()
+        opened.close()
+        executor.pages[:], executor.states[:] = 0xFF, 0xFF
+        assert d.cached[0] == turn * (len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE)
+        assert d.tokens[0] == whole[0]
 
 
 def test_several_answers_of_one_prompt_of_which_one_is_aborted(load, driver, request_of):

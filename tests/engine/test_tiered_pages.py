@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.contract import CAUSAL, PageMemory, Window
+from firelane.contract import CAUSAL, Window
 from firelane.engine import pulls, tier_reads
+from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
-from firelane.kv.tiers import AdmitAll, AdmitReused, HostTier, TieredPages
+from firelane.kv.tiers import AdmitAll, AdmitReused, CachedMemory, HostTier, TieredPages
 from tests.engine.test_resume import VARIETIES, outcome
 
 
@@ -32,7 +32,8 @@ def page_bytes_of(d):
 @contextmanager
 def tiered(d, *tiers, admission=AdmitAll):
     """The engine with these tiers; in the end they are closed."""
-    memory = PageMemory(pages=d.executor.kv.view(np.uint8), layout_id="chain")
+    executor = d.executor
+    memory = CachedMemory(executor.page_memory, len(d.core.kv.spans), executor.state_memory)
     tiered = TieredPages(tiers, memory, d.core.kv, admission)
     d.core.have_tiers(tiered)
     try:
@@ -54,6 +55,7 @@ def forget_pages(d, tiers):
     tiers.settle()
     d.core.kv.forget()
     d.executor.kv.fill(-1)
+    d.executor.states[d.limits.max_num_seqs :] = -1
 
 
 @pytest.mark.parametrize("fields", VARIETIES.values(), ids=VARIETIES)
@@ -116,6 +118,56 @@ def test_windows_are_restored_too(driver, request_of):
             forget_pages(d, tiers)
         assert d.cached[2] == 20
         assert d.tokens[1] == d.tokens[2] == whole.tokens[1]
+
+
+STATES = {"state_bytes": 8, "num_snapshots": 9, "snapshots": SnapshotRule(interval=8, at_least=4)}
+
+
+def test_snapshots_are_restored_with_the_pages_before_them(driver, request_of, alone):
+    requests = [request_of(i, range(19), seed=i, max_tokens=6) for i in (1, 2)]
+    with with_host(driver, **STATES) as (d, tiers, host):
+        for request in requests:
+            d.submit(request)
+            d.run()
+            forget_pages(d, tiers)
+        assert d.cached == {1: 0, 2: 16}
+        assert [(d.tokens[i], d.reasons[i]) for i in (1, 2)] == [
+            alone(r, 64, has_state=True) for r in requests
+        ]
+        started = next(s for f in d.frames for s in f.started if s.id == 2)
+        assert started.host_tokens == 16
+        assert d.frames[-1].stats.host_hits == 5, "four pages and a state of one part"
+        assert any(group == 1 for group, _ in map(lambda slot: host.index.owner(slot).key, range(6)))
+
+
+def test_a_conversation_goes_on_behind_what_was_answered(driver, request_of):
+    """The latest snapshot of a sequence is stored when it has ended."""
+    with with_host(driver, **STATES) as (d, tiers, _):
+        d.submit(request_of(1, range(5), max_tokens=10))
+        d.run()
+        forget_pages(d, tiers)
+        d.submit(request_of(2, [*range(5), *d.tokens[1], 7, 7], max_tokens=2))
+        d.run()
+        assert d.cached[2] >= 8
+
+
+class WithoutStates(HostTier):
+    """Stores pages of the first group alone."""
+
+    def contains(self, key):
+        return key[0] == 0 and super().contains(key)
+
+
+def test_pages_without_a_snapshot_are_not_read(driver, request_of):
+    d = driver(**STATES)
+    with tiered(d, WithoutStates(64, page_bytes_of(d))) as tiers:
+        for i in (1, 2):
+            d.submit(request_of(i, range(19), seed=1))
+            d.run()
+            forget_pages(d, tiers)
+        assert d.cached[2] == 0
+        assert d.frames[-1].stats.host_hits == 0
+        assert d.tokens[1] == d.tokens[2]
 
 
 def test_no_longer_a_prefix_than_there_is_room_for(driver, request_of, alone):
@@ -282,16 +334,16 @@ requests = st.tuples(
     st.sampled_from([(CAUSAL,), (CAUSAL, Window(6)), (Window(5),)]),
     st.sampled_from([(2, None), (12, 5), (200, None)]),
     st.integers(14, 26),
+    st.sampled_from([None, None, (1, 40), (3, 12), (30, 1)]),
 )
-def test_random_schedules(driver, request_of, alone, schedule, spans, slots, num_blocks):
+def test_random_schedules(driver, request_of, alone, schedule, spans, slots, num_blocks, states):
     """Whatever is in which tier, each request gets what it would get alone."""
     sent = []
-    num_blocks *= len(spans)
-    with with_host(driver, slots[0], tenant_slots=slots[1], spans=spans, num_blocks=num_blocks) as (
-        d,
-        tiers,
-        h,
-    ):
+    sizes = {"spans": spans, "num_blocks": num_blocks * len(spans)}
+    if states:
+        rule = SnapshotRule(interval=4, at_least=states[0])
+        sizes |= {"state_bytes": 8, "num_snapshots": states[1], "snapshots": rule}
+    with with_host(driver, slots[0], tenant_slots=slots[1], **sizes) as (d, tiers, h):
         for turn, arrivals in enumerate(schedule):
             for prefix, own, max_tokens, tenant in arrivals:
                 fields = {"salt": tenant.encode(), "tenant": tenant, "max_tokens": max_tokens}
@@ -304,4 +356,6 @@ def test_random_schedules(driver, request_of, alone, schedule, spans, slots, num
                 h.index.check_integrity()
         d.run()
         for request in sent:
-            assert (d.tokens[request.id], d.reasons[request.id]) == alone(request, 64, spans=spans)
+            assert (d.tokens[request.id], d.reasons[request.id]) == alone(
+                request, 64, spans=spans, has_state=bool(states)
+            )

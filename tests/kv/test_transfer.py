@@ -93,7 +93,7 @@ class Engine:
         self.kv.check_integrity([])
         settled = self.settled()
         came = names[settled.state] if settled.state >= 0 else b""
-        self.kv.states.incoming.settle(state.place, came)
+        self.kv.states.incoming.settle(state.place, came, state.tenant)
         self.kv.check_integrity([])
         return settled, self.states.pages[self.kv.locate(STATES, came)[0]] if came else None
 

@@ -7,6 +7,7 @@ A tier never has to give a page: what it has not, or not in time, or not unharme
 from firelane.kv.tiers.admission import Admission, AdmitAll, AdmitReused
 from firelane.kv.tiers.conductor import TieredPages
 from firelane.kv.tiers.host import HostTier
+from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.reader import PageRead
 from firelane.kv.tiers.slots import PageKey, SlotIndex
 from firelane.kv.tiers.tier import TIER_NAMES, PageTier, TierName, TierStats
@@ -16,6 +17,7 @@ __all__ = [
     "Admission",
     "AdmitAll",
     "AdmitReused",
+    "CachedMemory",
     "HostTier",
     "PageKey",
     "PageRead",

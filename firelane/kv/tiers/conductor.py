@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from firelane.contract import PageMemory
 from firelane.kv.cache import KvCache
-from firelane.kv.incoming import WantedPage
+from firelane.kv.incoming import STATES, WantedPage
 from firelane.kv.pool import NamedPage
 from firelane.kv.tiers.admission import Admission
+from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.reader import PageRead, TierReader
 from firelane.kv.tiers.slots import PageKey
 from firelane.kv.tiers.tier import PageTier, TierName, TierStats
@@ -25,12 +25,13 @@ class TieredPages:
     def __init__(
         self,
         tiers: Sequence[PageTier],
-        memory: PageMemory,
+        memory: CachedMemory,
         kv: KvCache,
         admission: Callable[[], Admission],
     ) -> None:
-        """admission: makes one for each tier. From now on complete pages of `kv` are stored."""
-        self._tiers, self._kv, self.page_bytes = tuple(tiers), kv, memory.page_bytes
+        """admission: makes one for each tier. From now on complete pages of `kv`, and its snapshots, are
+        stored."""
+        self._tiers, self._kv, self._memory = tuple(tiers), kv, memory
         self._writers = [TierWriter(tier, admission(), memory, kv) for tier in tiers]
         self._reader = TierReader(self._tiers, memory, READERS)
         kv.watch(self)
@@ -45,9 +46,19 @@ class TieredPages:
         for writer in self._writers:
             writer.store(Stored(pages, is_reused=True))
 
+    @property
+    def page_bytes(self) -> int:
+        return self._memory.page_bytes
+
     def holds(self, key: PageKey) -> bool:
-        """Some tier had the page a moment ago."""
+        """Some tier had the page a moment ago; of the group STATES: the whole snapshot."""
+        if key[0] == STATES:
+            return all(self.holds((group, key[1])) for group in self._memory.part_groups)
         return any(tier.contains(key) for tier in self._tiers)
+
+    def parts(self, named: WantedPage) -> list[WantedPage]:
+        """As CachedMemory."""
+        return self._memory.parts(named)
 
     def read(self, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
         """As TierReader."""

@@ -33,7 +33,7 @@ class HostTier:
     def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8]) -> None:
         slot = self.index.reserve(tenant)
         if slot != NO_SLOT:
-            np.copyto(self._pages[slot], page)
+            np.copyto(self._pages[slot, : page.size], page)
             self.index.publish(slot, key, tenant)
             self._written += 1
 
@@ -41,7 +41,7 @@ class HostTier:
         slot, generation = self.index.find(key)
         if slot == NO_SLOT:
             return False
-        np.copyto(into, self._pages[slot])
+        np.copyto(into, self._pages[slot, : into.size])
         if not self.index.is_current(slot, generation):
             return False
         self.index.touch(key)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from firelane.contract import PageMemory
 from firelane.kv.incoming import WantedPage
+from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.tier import PageTier, TierName
 
 CLOSE_S = 10.0
@@ -35,7 +35,7 @@ class TierReader:
     """Threads that copy pages, from the first tier that has them. Pages are tried in order until the
     deadline; one copy that hangs is not interrupted."""
 
-    def __init__(self, tiers: Sequence[PageTier], memory: PageMemory, threads: int) -> None:
+    def __init__(self, tiers: Sequence[PageTier], memory: CachedMemory, threads: int) -> None:
         self._tiers, self._memory = tiers, memory
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._ended: SimpleQueue[PageRead] = SimpleQueue()
@@ -48,8 +48,8 @@ class TierReader:
             thread.start()
 
     def read(self, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
-        """Have the wanted pages copied into these of ours, which stay reserved until the ticket that is
-        returned has ended. deadline_s: of time.monotonic()."""
+        """Have the wanted pages, and parts of snapshots, copied into these pages and states of ours, which
+        stay reserved until the ticket that is returned has ended. deadline_s: of time.monotonic()."""
         self._tickets += 1
         self._jobs.put(_Job(self._tickets, wanted, mine, deadline_s))
         return self._tickets
@@ -82,6 +82,6 @@ class TierReader:
         if self._is_closing or time.monotonic() >= deadline_s:
             return None
         for tier in self._tiers:
-            if tier.contains(wanted.key) and tier.get(wanted.key, self._memory.pages[mine]):
+            if tier.contains(wanted.key) and tier.get(wanted.key, self._memory.at(wanted.group, mine)):
                 return tier.name
         return None

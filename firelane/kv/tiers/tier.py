@@ -40,11 +40,12 @@ class PageTier(Protocol):
         ...
 
     def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8]) -> None:
-        """Store a copy of a page, uint8 [page_bytes]."""
+        """Store a copy of a page, uint8 [at most page_bytes]."""
         ...
 
     def get(self, key: PageKey, into: NDArray[np.uint8]) -> bool:
-        """Copy a page to `into`, uint8 [page_bytes]; whether its whole, true content is there now."""
+        """Copy a page to `into`, of the size that was stored; whether its whole, true content is there
+        now."""
         ...
 
     def forget(self, tenant: bytes) -> int:

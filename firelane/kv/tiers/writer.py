@@ -1,4 +1,5 @@
-"""Write-behind: pages of the KV cache copied into a tier when they are complete, by a thread of its own."""
+"""Write-behind: pages of the KV cache, and snapshots, copied into a tier when they are complete, by a thread
+of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import PageMemory
 from firelane.kv.pool import NamedPage
 from firelane.kv.tiers.admission import Admission
 from firelane.kv.tiers.memory import aligned
+from firelane.kv.tiers.places import CachedMemory
+from firelane.kv.tiers.slots import PageKey
 from firelane.kv.tiers.tier import PageTier
 
 CLOSE_S = 10.0
@@ -28,12 +30,13 @@ class PageNames(Protocol):
     """The owner of pages' names (KvCache)."""
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]:
-        """As BlockPool.locate."""
+        """As KvCache.locate."""
         ...
 
 
 class Stored(NamedTuple):
-    """Pages to store, where they still are what they were. is_reused: as in Admission."""
+    """Pages to store, where they still are what they were, and snapshots, whose group is STATES. is_reused:
+    as in Admission."""
 
     pages: Sequence[tuple[int, NamedPage]]
     is_reused: bool
@@ -46,7 +49,7 @@ class TierWriter:
     """The one that changes `tier`. A page is copied first and compared with its tag afterwards: where it was
     given out again meanwhile, the copy is dropped."""
 
-    def __init__(self, tier: PageTier, admission: Admission, memory: PageMemory, names: PageNames) -> None:
+    def __init__(self, tier: PageTier, admission: Admission, memory: CachedMemory, names: PageNames) -> None:
         self._tier, self._admission, self._memory, self._names = tier, admission, memory, names
         self._most_pending = 4 * memory.num_pages
         self._copy: NDArray[np.uint8] = aligned(memory.page_bytes)
@@ -113,18 +116,22 @@ class TierWriter:
             item()
             return
         for page, named in item.pages:
-            if not self._is_hurried:
-                self._store(page, named, is_reused=item.is_reused)
+            for part in self._memory.parts(named):
+                if not self._is_hurried:
+                    self._store(page, named, part.key, is_reused=item.is_reused)
 
-    def _store(self, page: int, named: NamedPage, *, is_reused: bool) -> None:
+    def _store(self, page: int, named: NamedPage, key: PageKey, *, is_reused: bool) -> None:
+        """key: in the tier."""
         if is_reused:
-            self._tier.touch(named.key)
-        is_admitted = self._admission.admits(named.key, is_reused=is_reused)
-        if not is_admitted or self._tier.contains(named.key):
+            self._tier.touch(key)
+        is_admitted = self._admission.admits(key, is_reused=is_reused)
+        if not is_admitted or self._tier.contains(key):
             return
         there = self._names.locate(*named.key)
         if there[0] != page:
             return
-        np.copyto(self._copy, self._memory.pages[page])
+        source = self._memory.at(key[0], page)
+        copy = self._copy[: source.size]
+        np.copyto(copy, source)
         if self._names.locate(*named.key) == there:
-            self._tier.put(named.key, named.tenant, self._copy)
+            self._tier.put(key, named.tenant, copy)

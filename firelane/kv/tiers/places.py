@@ -1,0 +1,45 @@
+"""The memory that tiers copy from and to: an executor's pages and, as parts of the size of a page, the
+snapshots of recurrent states."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.contract import PageMemory
+from firelane.kv.incoming import STATES, WantedPage
+from firelane.kv.pool import NamedPage
+
+
+class CachedMemory:
+    """Cache groups are numbered from 0; the parts of a snapshot follow, each as a group of its own, with the
+    name of the snapshot."""
+
+    def __init__(self, pages: PageMemory, num_groups: int, states: PageMemory | None = None) -> None:
+        """states: uint8 [num_states, state_bytes], in which each snapshot is one row; None: of a program
+        without recurrent state."""
+        self._pages, self._states, self._first = pages, states, num_groups
+        self.page_bytes = pages.page_bytes
+        parts = 0 if states is None else -(-states.page_bytes // pages.page_bytes)
+        self.num_groups = num_groups + parts
+        """Of pages and parts together."""
+        self.layout_id = pages.layout_id if states is None else f"{pages.layout_id} {states.layout_id}"
+        self.num_pages = pages.num_pages + parts * (0 if states is None else states.num_pages)
+
+    def at(self, group: int, place: int) -> NDArray[np.uint8]:
+        """The bytes of a page, or of a part of a state: a view, uint8 [at most page_bytes]."""
+        if group < self._first or self._states is None:
+            return self._pages.pages[place]
+        begin = (group - self._first) * self.page_bytes
+        return self._states.pages[place, begin : begin + self.page_bytes]
+
+    @property
+    def part_groups(self) -> range:
+        """Of the parts of a snapshot."""
+        return range(self._first, self.num_groups)
+
+    def parts(self, named: NamedPage) -> list[WantedPage]:
+        """The page itself; of a snapshot, which has the group STATES, its parts."""
+        if named.group != STATES:
+            return [named]
+        return [WantedPage(group, named.name, named.tenant) for group in self.part_groups]
