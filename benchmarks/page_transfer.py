@@ -61,8 +61,8 @@ def source_process(fds: list[int]) -> None:
     """The other process: all pages have names; serves until its standard input ends."""
     _, kv, transfer = pool(PAGES)
     tokens, chain = prompt(PAGES * BLOCK), kv.chain(b"")
-    tables = kv.share(len(tokens), kv.no_hit)
-    kv.reserve(tables, kv.no_hit)
+    tables = kv.share(len(tokens), kv.search.no_hit)
+    kv.reserve(tables, kv.search.no_hit)
     kv.publish(tables, chain, tokens, PAGES)
     for fd in fds:
         transfer.export(socket.socket(fileno=fd))
@@ -93,7 +93,7 @@ def bandwidth(repeats: int) -> None:
             else PeerTransfer(ExportedPool(memory, kv, "benchmark", copier()), maps=False)
         )
         readers[name] = reader, reader.attach(ours)
-    wanted = kv.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
+    wanted = kv.search.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
     mine = kv.incoming.begin(wanted, PAGES)
     other = shared_zeroed(memory.pages.nbytes, reserved=False)[1][: memory.pages.nbytes].reshape(PAGES, -1)
     seconds: dict[str, list[float]] = {"memcpy": [], "shm": [], "tcp": []}

@@ -96,11 +96,11 @@ class PlanDraft:
 
     def num_pages_to_admit(self, sequence: Sequence) -> int:
         """Pages that it takes to admit the sequence where none of its prefix is cached."""
-        return sum(self._kv.num_to_admit(len(sequence.tokens), self._kv.no_hit))
+        return sum(self._kv.num_to_admit(len(sequence.tokens), self._kv.search.no_hit))
 
     def admit(self, sequence: Sequence, spare_pages: int) -> bool:
         """A slot, and pages for all tokens; False where there are too few pages."""
-        hit = self._kv.lookup(sequence.chain, sequence.tokens, sequence.reusable_tokens)
+        hit = self._kv.search.lookup(sequence.chain, sequence.tokens, sequence.reusable_tokens)
         running = len(self.table.running) - len(self.preempted) + len(self.admitted)
         headroom = running * len(self._kv.spans) + spare_pages
         if not self.pages.admit(len(sequence.tokens), hit, headroom):

@@ -185,7 +185,7 @@ class PagePulls:
         """Pull what is missing and not on its way."""
         sequence = wait.sequence
         asked = sequence.chain, sequence.tokens, sequence.reusable_tokens
-        wanted, names = self._kv.wanted(*asked), self._kv.wanted_states(*asked)
+        wanted, names = self._kv.search.wanted(*asked), self._kv.search.wanted_states(*asked)
         coming = {self._coming[page] for page in wanted if page in self._coming}
         if names and names[0] in self._coming_states:
             coming.add(self._coming_states[names[0]])
@@ -223,7 +223,7 @@ class PagePulls:
         for key, expected in list(self._expected.items()):
             if expected.ticket or now_s < expected.next_s:
                 continue
-            wanted = self._kv.wanted(expected.chain, expected.tokens, len(expected.tokens))
+            wanted = self._kv.search.wanted(expected.chain, expected.tokens, len(expected.tokens))
             missing = [page for page in wanted if page not in self._coming][:AHEAD_PAGES]
             tickets = self._pull(expected.peer, missing, now_s + QUIET_S)
             if tickets:

@@ -178,12 +178,12 @@ class TierReads:
     def _wanted(self, sequence: Sequence) -> list[WantedPage]:
         """Pages of no longer a prefix than there is room for."""
         chain, tokens, spare = sequence.chain, sequence.tokens, self._room()
-        wanted = self._kv.restorable(chain, tokens, sequence.reusable_tokens, self._tiers.holds)
+        wanted = self._kv.search.restorable(chain, tokens, sequence.reusable_tokens, self._tiers.holds)
         pages = [page for page in wanted if page.group != STATES]
         if len(pages) <= spare:
             return wanted
         blocks = chain.names(tokens, 0).index(pages[spare].name)
-        return self._kv.restorable(chain, tokens, blocks * self._kv.block_size, self._tiers.holds)
+        return self._kv.search.restorable(chain, tokens, blocks * self._kv.block_size, self._tiers.holds)
 
     def _room(self) -> int:
         """Pages to read into: not those of sequences that were read for and have not begun."""

@@ -13,19 +13,19 @@ returns those that lie wholly before what a later query may read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from itertools import accumulate
+from collections.abc import Collection, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import CAUSAL, NO_SNAPSHOT, Span, kept_from
+from firelane.contract import CAUSAL, Span
 from firelane.contract.limits import longest_sequence, pages_needed
 from firelane.kv.events import BlockEvents
-from firelane.kv.incoming import STATES, IncomingPages, WantedPage
+from firelane.kv.incoming import STATES, IncomingPages
 from firelane.kv.page_changes import PageChangeLog, PageLog
-from firelane.kv.pool import UNKNOWN, BlockPool, PageWatcher
+from firelane.kv.pool import BlockPool, PageWatcher
 from firelane.kv.prefix import PrefixChain
+from firelane.kv.prefix_search import PrefixSearch
 from firelane.kv.states import StateSnapshots
 from firelane.kv.tables import RELEASED, BlockTables, PrefixHit
 from firelane.wire.cache_events import CacheEvent
@@ -35,13 +35,11 @@ NewPage = tuple[int, int, int]
 
 
 MAX_TOKENS = 1 << 31
-ELSEWHERE = 1 << 40
-"""In place of a page of this pool."""
 
 
 class KvCache:
-    """Reserves, grows, publishes and releases the block tables of sequences; `lookup` and what begins with
-    num_ or max_ changes nothing.
+    """Reserves, grows, publishes and releases the block tables of sequences; what begins with num_ or
+    max_ changes nothing.
 
     Only full blocks whose step has ended are published, and a sequence writes to none but its own last
     blocks: a published page never changes until it is taken again.
@@ -69,6 +67,7 @@ class KvCache:
         self.states = states or StateSnapshots(block_size=block_size, is_kept=False)
         self._prefix_caching = prefix_caching
         self._pool = BlockPool(num_pages, len(spans))
+        self.search = PrefixSearch(self._pool, self.states, spans, block_size, is_enabled=prefix_caching)
         self.incoming = IncomingPages(self._pool)
         self._set_aside = 0
         self._causal = [group for group, span in enumerate(spans) if span == CAUSAL]
@@ -80,7 +79,6 @@ class KvCache:
         """Groups with a span that is not causal."""
         self.max_tokens = longest_sequence(spans, num_pages, chunk_tokens, block_size, at_most=MAX_TOKENS)
         """The length of a sequence that has the pool for itself."""
-        self.no_hit = PrefixHit(0, tuple([] for _ in spans))
 
     @property
     def num_free(self) -> int:
@@ -106,92 +104,11 @@ class KvCache:
         self._pool.watcher = watcher
         self.states.watch(watcher)
 
-    def lookup(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> PrefixHit:
-        """The longest cached prefix of at most `reusable_tokens` tokens; never all, since the last token must
-        be computed. A prefix of n tokens is cached where each group has the pages that position n may read
-        and, with recurrent state, there is a snapshot of exactly n tokens.
-        """
-        limit = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
-        if limit <= 0:
-            return self.no_hit
-        names = chain.names(tokens, limit)
-        pages: list[list[int]] = [[] for _ in self.spans]
-        for group in self._causal:
-            pages[group] = self._pool.find(group, names, limit)
-            limit = len(pages[group])
-        for group in self._limited:
-            pages[group] = self._pool.find_each(group, names, limit)
-        is_hit = self._hits(pages, limit)
-        blocks = shared = _last(is_hit)
-        if self.states.is_kept:
-            blocks = _last(is_hit & self.states.known(names, limit))
-        firsts = [self._first_block(group, blocks * self.block_size) for group in range(len(self.spans))]
-        held = tuple(p[first:blocks] for p, first in zip(pages, firsts, strict=True))
-        snapshot = self.states.find(names[blocks - 1]) if blocks else NO_SNAPSHOT
-        return PrefixHit(blocks, held, snapshot, shared)
-
-    def wanted(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> list[WantedPage]:
-        """Pages that are missing for the longest prefix that a sequence could begin with."""
-        blocks = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
-        if blocks <= 0 or (self.states.is_kept and not self.states.count):
-            return []
-        names, found = chain.names(tokens, blocks), list[WantedPage]()
-        for group in range(len(self.spans)):
-            for index in range(self._first_block(group, blocks * self.block_size), blocks):
-                if self._pool.locate(group, names[index])[0] < 0:
-                    found.append(WantedPage(group, names[index], chain.tenant))
-        return found
-
-    def wanted_states(
-        self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int
-    ) -> list[bytes]:
-        """Names of snapshots, any of which would let a sequence begin with more than it can now, the longest
-        prefix first; none of a model without recurrent state."""
-        if not (self.states.is_kept and self._prefix_caching):
-            return []
-        blocks = min(reusable_tokens, len(tokens) - 1) // self.block_size
-        hit = self.lookup(chain, tokens, reusable_tokens).num_blocks
-        return chain.names(tokens, max(blocks, 0))[hit : max(blocks, hit)][::-1]
-
     @property
     def num_incoming(self) -> int:
         """Pages and snapshots that have been taken so far for what comes from elsewhere, which only grows:
         what was planned with free ones before has to be planned anew."""
         return self.incoming.begun + self.states.incoming.begun
-
-    def restorable(
-        self,
-        chain: PrefixChain,
-        tokens: NDArray[np.int32],
-        reusable_tokens: int,
-        holds: Callable[[tuple[int, bytes]], bool],
-    ) -> list[WantedPage]:
-        """Pages that are missing for the longest prefix that a sequence could begin with if all came that
-        `holds` says are elsewhere (by group and name); in order, those of a block together. Before them, with
-        recurrent state, the snapshot of that prefix if it is missing, by the group STATES. The others of that
-        prefix are given out after all other free pages."""
-        limit = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
-        if limit <= 0 or (self.states.is_kept and not self.states.count):
-            return []
-        names = chain.names(tokens, limit)
-        pages: list[list[int]] = [[] for _ in self.spans]
-        for group in self._causal:
-            known = self._here_or_held(group, names, limit, holds)
-            pages[group] = known[: (*known, UNKNOWN).index(UNKNOWN)]
-            limit = len(pages[group])
-        for group in self._limited:
-            pages[group] = self._here_or_held(group, names, limit, holds)
-        blocks, is_state_here = self._begins_at(names, self._hits(pages, limit), holds)
-        firsts = [self._first_block(group, blocks * self.block_size) for group in range(len(self.spans))]
-        for group, first in enumerate(firsts):
-            self._pool.refresh([page for page in pages[group][first:blocks] if page != ELSEWHERE])
-        state = [] if is_state_here else [WantedPage(STATES, names[blocks - 1], chain.tenant)]
-        return state + [
-            WantedPage(group, names[index], chain.tenant)
-            for index in range(blocks)
-            for group, first in enumerate(firsts)
-            if index >= first and pages[group][index] == ELSEWHERE
-        ]
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]:
         """As BlockPool.locate; of the group STATES, as StateSnapshots.locate."""
@@ -358,40 +275,8 @@ class KvCache:
         assert actual == expected, "reference counts differ from the block tables: leaked or freed too early"
         assert self._set_aside == set_aside, "pages set aside are miscounted"
 
-    def _here_or_held(
-        self, group: int, names: list[bytes], limit: int, holds: Callable[[tuple[int, bytes]], bool]
-    ) -> list[int]:
-        """The page of each of names[:limit], ELSEWHERE, or UNKNOWN."""
-        here = zip(self._pool.find_each(group, names, limit), names, strict=False)
-        return [p if p >= 0 else ELSEWHERE if holds((group, name)) else UNKNOWN for p, name in here]
-
-    def _begins_at(
-        self, names: list[bytes], is_hit: NDArray[np.bool_], holds: Callable[[tuple[int, bytes]], bool]
-    ) -> tuple[int, bool]:
-        """The most leading blocks behind which a sequence could begin, and whether the state that this needs,
-        if any, is here."""
-        for blocks in is_hit.nonzero()[0][::-1].tolist():
-            is_here = not (self.states.is_kept and blocks) or self.states.find(names[blocks - 1]) >= 0
-            if is_here or holds((STATES, names[blocks - 1])):
-                return blocks, is_here
-        return 0, True
-
-    def _hits(self, pages: list[list[int]], limit: int) -> NDArray[np.bool_]:
-        """By number of leading blocks, up to `limit`: each group has the pages that what follows may read."""
-        blocks = np.arange(limit + 1)
-        is_hit = np.ones(limit + 1, np.bool_)
-        for group in self._limited:
-            known = np.array([0, *accumulate(page >= 0 for page in pages[group])])[: limit + 1]
-            first = np.array([self._first_block(group, n * self.block_size) for n in range(limit + 1)])
-            is_hit &= known - known[first] == blocks - first
-        return is_hit
-
-    def _first_block(self, group: int, position: int) -> int:
-        """Index of the first block that a query at `position`, or any later one, may still read."""
-        return kept_from(self.spans[group], position) // self.block_size
-
     def _passed(self, tables: BlockTables, group: int, position: int) -> int:
-        return min(self._first_block(group, position), len(tables.tables[group]))
+        return min(self.search.first_block(group, position), len(tables.tables[group]))
 
     def _extend(self, table: list[int], num_tokens: int) -> None:
         table += self._pool.take_many(-(-num_tokens // self.block_size) - len(table))
@@ -405,7 +290,3 @@ class KvCache:
 
     def _pages_needed(self, groups: Iterable[int], num_tokens: int, chunk: int) -> int:
         return sum(pages_needed(self.spans[g], num_tokens, chunk, self.block_size) for g in groups)
-
-
-def _last(is_hit: NDArray[np.bool_]) -> int:
-    return int(is_hit.nonzero()[0][-1])

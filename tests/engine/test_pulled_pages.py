@@ -37,7 +37,7 @@ def pair(driver, **sizes):
 
 def num_cached(kv, tokens):
     """Leading blocks."""
-    return kv.lookup(kv.chain(b""), np.arange(tokens, dtype=np.int32), tokens).num_blocks
+    return kv.search.lookup(kv.chain(b""), np.arange(tokens, dtype=np.int32), tokens).num_blocks
 
 
 def handed_over(request, tokens, request_id, transfer):

@@ -24,7 +24,7 @@ def fill(kv: KvCache, salt: bytes, prompt: np.ndarray):
 
 def reserve(kv: KvCache, chain: PrefixChain, prompt: np.ndarray, reusable_tokens: int):
     """As an admission does; None where there is no room."""
-    hit = kv.lookup(chain, prompt, reusable_tokens)
+    hit = kv.search.lookup(chain, prompt, reusable_tokens)
     if not PageBudget(kv).admit(len(prompt), hit, headroom=0):
         return None
     tables = kv.share(len(prompt), hit)
@@ -159,7 +159,7 @@ def test_pages_behind_a_span_go_back_and_stay_findable():
     assert tables.first == [5]  # position 16 sees 11 .. 16, in a tile from 10 on
     assert kv.num_used_pages == tables.num_held == 3
     kv.check_integrity([tables])
-    assert kv.lookup(kv.chain(b""), tokens(11), 11).num_blocks == 5
+    assert kv.search.lookup(kv.chain(b""), tokens(11), 11).num_blocks == 5
 
 
 @pytest.mark.usefixtures("tile")
@@ -170,19 +170,21 @@ def test_a_hit_needs_only_what_the_span_sees():
     run_to(kv, tables, chain, prompt, 8)
     window = list(tables.tables[1])
     kv.release(tables)
-    hit = kv.lookup(kv.chain(b""), tokens(9), 9)
+    hit = kv.search.lookup(kv.chain(b""), tokens(9), 9)
     assert (hit.num_blocks, hit.pages[1]) == (4, window[1:])  # position 8 sees 3 .. 8, in a tile from 2 on
 
 
 @pytest.mark.usefixtures("tile")
 def test_a_chunk_span_needs_nothing_at_its_multiples():
     kv = KvCache(12, 2, (CHUNK8,))
-    assert kv.lookup(kv.chain(b""), tokens(20), 20).num_blocks == 8  # empty spans, whatever was computed
+    assert (
+        kv.search.lookup(kv.chain(b""), tokens(20), 20).num_blocks == 8
+    )  # empty spans, whatever was computed
     chain, prompt = kv.chain(b""), tokens(20)
     tables = reserve(kv, chain, prompt, 4)
     run_to(kv, tables, chain, prompt, 4)
     kv.release(tables)
-    assert kv.lookup(kv.chain(b""), tokens(7), 7).num_blocks == 2
+    assert kv.search.lookup(kv.chain(b""), tokens(7), 7).num_blocks == 2
 
 
 def test_max_tokens_is_what_the_groups_can_hold():
@@ -271,8 +273,8 @@ def test_a_budget_counts_and_changes_nothing():
     tables = reserve(kv, chain, prompt, 16)
     kv.publish(tables, chain, prompt, 4)
     budget = PageBudget(kv)
-    hit = kv.lookup(kv.chain(b""), prompt, 12)
-    assert not budget.admit(20, kv.no_hit, headroom=0)
+    hit = kv.search.lookup(kv.chain(b""), prompt, 12)
+    assert not budget.admit(20, kv.search.no_hit, headroom=0)
     assert budget.admit(16, hit, headroom=0)
     assert budget.available == 1
     budget.release(tables)

@@ -53,7 +53,7 @@ def followed(pages: int, spans=(CAUSAL,)) -> tuple[KvCache, Follower]:
 
 def admit(kv: KvCache, prompt: np.ndarray, salt: bytes = b""):
     chain = kv.chain(salt)
-    hit = kv.lookup(chain, prompt, len(prompt))
+    hit = kv.search.lookup(chain, prompt, len(prompt))
     if not PageBudget(kv).admit(len(prompt), hit, headroom=0):
         return None
     tables = kv.share(len(prompt), hit)
@@ -129,7 +129,7 @@ def test_nothing_is_remembered_where_nobody_follows():
 def test_pages_of_another_engine_are_told_with_the_tokens_of_who_uses_them():
     kv, follower = followed(16)
     chain, prompt = kv.chain(b""), tokens(14)
-    wanted = kv.wanted(chain, prompt, len(prompt))
+    wanted = kv.search.wanted(chain, prompt, len(prompt))
     pages = kv.incoming.begin(wanted, 16)
     kv.incoming.settle(pages, [True, True, False])
     follower.hear(kv.take_events())
@@ -144,7 +144,7 @@ def test_pages_of_another_engine_are_told_with_the_tokens_of_who_uses_them():
 def test_a_page_that_nobody_has_used_goes_without_a_word():
     kv, _ = followed(2)
     kv.take_events()
-    pages = kv.incoming.begin(kv.wanted(kv.chain(b""), tokens(9), 9), 2)
+    pages = kv.incoming.begin(kv.search.wanted(kv.chain(b""), tokens(9), 9), 2)
     kv.incoming.settle(pages, [True, True])
     kv.forget()
     assert kv.take_events() == []
@@ -177,7 +177,7 @@ def test_a_follower_knows_what_prompts_find(steps, spans):
     held = []
     for what, first, count in steps:
         prompt = tokens(count, 100 * first)
-        if what == "compute" and PageBudget(kv).admit(count, kv.no_hit, headroom=0):
+        if what == "compute" and PageBudget(kv).admit(count, kv.search.no_hit, headroom=0):
             compute(kv, prompt)
         elif what == "hold" and (admitted := admit(kv, prompt)) is not None:
             kv.publish(admitted[1], admitted[0], prompt, count // SIZE)
@@ -185,7 +185,7 @@ def test_a_follower_knows_what_prompts_find(steps, spans):
         elif what == "let go" and held:
             kv.release(held.pop())
         elif what == "pull":
-            wanted = kv.wanted(kv.chain(b""), prompt, count)
+            wanted = kv.search.wanted(kv.chain(b""), prompt, count)
             pages = kv.incoming.begin(wanted, kv.num_available)
             kv.incoming.settle(pages, [index % 3 != 1 for index in range(len(pages))])
         elif what == "forget" and not held:

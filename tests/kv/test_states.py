@@ -214,7 +214,7 @@ def prefill(kv, prompt, stops, saves):
     """A sequence that has computed its prompt in chunks that end at `stops`, and left snapshots at `saves`,
     as far as there are any."""
     chain = kv.chain(b"")
-    hit = kv.lookup(chain, prompt, len(prompt))
+    hit = kv.search.lookup(chain, prompt, len(prompt))
     if not PageBudget(kv).admit(len(prompt), hit, headroom=0):
         return None
     tables = kv.share(len(prompt), hit)
@@ -236,7 +236,7 @@ def prefill(kv, prompt, stops, saves):
 
 
 def lookup(kv, prompt):
-    return kv.lookup(kv.chain(b""), prompt, len(prompt))
+    return kv.search.lookup(kv.chain(b""), prompt, len(prompt))
 
 
 def tokens(count):
@@ -253,7 +253,7 @@ def test_a_hit_needs_a_snapshot_of_exactly_its_length():
     assert (hit.num_blocks, hit.shared_blocks) == (6, 9)
     hit = lookup(kv, tokens(12))
     assert (hit.num_blocks, hit.snapshot, hit.shared_blocks) == (4, 0, 5)
-    assert lookup(kv, tokens(8)) == kv.no_hit._replace(shared_blocks=3)
+    assert lookup(kv, tokens(8)) == kv.search.no_hit._replace(shared_blocks=3)
     kv.release(tables)
     kv.check_integrity([])
 

@@ -63,8 +63,8 @@ class Engine:
     def fill(self, prompt, salt=b""):
         """Compute a prompt; returns what its pages hold, by name."""
         chain = self.kv.chain(salt)
-        tables = self.kv.share(len(prompt), self.kv.no_hit)
-        self.kv.reserve(tables, self.kv.no_hit)
+        tables = self.kv.share(len(prompt), self.kv.search.no_hit)
+        self.kv.reserve(tables, self.kv.search.no_hit)
         pages = tables.held(0)
         for page in pages:
             self.memory.pages[page] = np.frombuffer(secrets.token_bytes(self.memory.page_bytes), np.uint8)
@@ -87,7 +87,7 @@ class Engine:
 
     def pull_state(self, peer, prompt):
         """The settled pull, and the prompt's state here, of as many tokens as came."""
-        names = self.kv.wanted_states(self.kv.chain(b""), prompt, len(prompt))
+        names = self.kv.search.wanted_states(self.kv.chain(b""), prompt, len(prompt))
         state = WantedState(names, self.kv.states.incoming.begin())
         self.transfer.pull(peer, [], [], time.monotonic() + SOON_S, state)
         self.kv.check_integrity([])
@@ -98,7 +98,7 @@ class Engine:
         return settled, self.states.pages[self.kv.locate(STATES, came)[0]] if came else None
 
     def wanted(self, prompt, salt=b""):
-        return self.kv.wanted(self.kv.chain(salt), prompt, len(prompt))
+        return self.kv.search.wanted(self.kv.chain(salt), prompt, len(prompt))
 
     def pull(self, peer, wanted, deadline_s=SOON_S):
         """The settled pull, its pages in the cache."""
@@ -189,7 +189,7 @@ def test_pages_come_by_their_names(transport):
         settled = here.pull(peer, wanted)
         assert (settled.outcome, settled.nbytes) == ("ok", 20 * PAGE_BYTES)
         assert_same(here.content(wanted), expected)
-        assert here.kv.lookup(here.kv.chain(b""), prompt(81), 81).num_blocks == 20
+        assert here.kv.search.lookup(here.kv.chain(b""), prompt(81), 81).num_blocks == 20
         assert not here.wanted(prompt(81))
 
 
@@ -340,10 +340,10 @@ def test_the_longest_state_that_is_there_comes(transport):
         settled, state = here.pull_state(peer, prompt(41))
         assert (settled.outcome, settled.nbytes) == ("ok", STATE_BYTES)
         assert np.array_equal(state, expected)
-        assert here.kv.lookup(here.kv.chain(b""), prompt(41), 41).num_blocks == 0
+        assert here.kv.search.lookup(here.kv.chain(b""), prompt(41), 41).num_blocks == 0
         there.fill(prompt(40))
         assert here.pull(peer, here.wanted(prompt(41))).outcome == "ok"
-        assert here.kv.lookup(here.kv.chain(b""), prompt(41), 41).num_blocks == 6
+        assert here.kv.search.lookup(here.kv.chain(b""), prompt(41), 41).num_blocks == 6
         settled, state = here.pull_state(peer, prompt(41))
         assert (settled.state, state) == (-1, None)  # a shorter one is of no use now
 
