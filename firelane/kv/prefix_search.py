@@ -22,8 +22,8 @@ Holds = Callable[[tuple[int, bytes]], bool]
 
 
 class PrefixSearch:
-    """The longest prefixes of prompts, by the names of their blocks. Changes nothing but the order in which free
-    pages are given out (`restorable`)."""
+    """The longest prefixes of prompts, by the names of their blocks. Changes nothing but the order in which
+    free pages are given out (`restorable`)."""
 
     def __init__(
         self,
