@@ -161,3 +161,16 @@ def for_sandbox(**changes: str) -> dict[str, str]:
 def for_child(**changes: str) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}
+
+
+def for_agent(*, confined: bool, **changes: str) -> dict[str, str]:
+    """The environment of the process of NIXL, which talks to a network: nothing secret, but settings of NIXL
+    and UCX. confined: it may not reach into other processes, as UCX's shared memory does."""
+    settings = {
+        "NIXL_LOG_LEVEL": "ERROR",
+        "UCX_LOG_LEVEL": "error",
+        "UCX_HANDLE_ERRORS": "none",  # a crash ends the process at once
+        **({"UCX_TLS": "^sm"} if confined else {}),
+        **{name: value for name, value in os.environ.items() if name.startswith(("UCX_", "NIXL_"))},
+    }
+    return {**for_sandbox(**settings), **changes}

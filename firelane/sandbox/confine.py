@@ -15,7 +15,7 @@ from firelane import env
 from firelane.sandbox import landlock, seccomp
 from firelane.sandbox.calls import NEVER, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
 from firelane.sandbox.landlock import WRITE
-from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, python_rules
+from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, fabric_rules, python_rules
 from firelane.sandbox.seccomp import Refused
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
 
@@ -63,6 +63,20 @@ def confine_worker() -> None:
             landlock.restrict(machine, python_rules())
         if seccomp.has_filters(machine):
             seccomp.refuse(machine, [*NEVER, *NO_FILE_RIGHTS, *NO_NETWORK, *NO_PROGRAMS])
+
+
+def confine_agent() -> None:
+    """Of a process that reads memory of other machines for an engine: Python's files, the network and its
+    devices, and that is all."""
+    machine = this_machine()
+    if machine is None:
+        return
+    with contextlib.suppress(OSError):
+        gain_nothing(machine)
+        if landlock.abi(machine):
+            landlock.restrict(machine, [*python_rules(), *fabric_rules()], network=True)
+        if seccomp.has_filters(machine):
+            seccomp.refuse(machine, [*NEVER, *NO_FILE_RIGHTS, *NO_PROGRAMS])
 
 
 def forbid_programs() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import firelane
 from firelane import env
-from firelane.sandbox.landlock import READ, READ_DIR, RUN, WRITE, WRITE_FILE
+from firelane.sandbox.landlock import IOCTL_DEV, READ, READ_DIR, RUN, WRITE, WRITE_FILE
 
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"),
@@ -49,6 +49,7 @@ CREDENTIALS = (
     ),
 )
 """Variables with the names of files that clients of object stores read."""
+FABRIC, FABRIC_SETTINGS = "/dev/infiniband", ("/sys/class", "/etc/libibverbs.d")
 COMPILERS = ("g++", "clang++", "c++")
 LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
 
@@ -83,6 +84,13 @@ def python_rules() -> Iterator[Rule]:
         yield Path(name), READ
     for name in DEVICES:
         yield Path(name), READ | WRITE_FILE
+
+
+def fabric_rules() -> Iterator[Rule]:
+    """Rules of a program that uses devices for remote memory (RDMA)."""
+    for name in (*NETWORK, *FABRIC_SETTINGS):
+        yield Path(name), READ
+    yield Path(FABRIC), READ | WRITE_FILE | IOCTL_DEV
 
 
 def model_files(model: Path) -> Iterator[Path]:

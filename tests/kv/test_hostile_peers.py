@@ -114,6 +114,7 @@ def test_what_was_changed_on_the_way_is_refused(engine, changes):
         layout_id=pool.layout_id,
         sizes=pool.sizes,
         maps=False,
+        nixl=False,
         proof=proof(KEY, "reader", hello.nonce, NONCE, *facts),
     )
     line.send(msgspec.structs.replace(true, **changes))
@@ -160,7 +161,7 @@ def test_memory_that_could_be_cut_short_is_not_mapped(nbytes):
         fds = [os.memfd_create(name) for name in ("pages", "tags")]
         os.ftruncate(fds[0], nbytes)
         os.ftruncate(fds[1], PAGES * TAG_BYTES)
-        line.send(Joined(engine_id="peer", counts=[PAGES], maps=True, proof=said), fds)
+        line.send(Joined(engine_id="peer", counts=[PAGES], maps=True, nixl=None, proof=said), fds)
         for fd in fds:
             os.close(fd)
         line.close()

@@ -18,7 +18,10 @@ from firelane.kv import KvCache, StateSave, StateSnapshots, WantedPage, WantedSt
 from firelane.kv.incoming import STATES
 from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, PlainCopier, page_copier, reader
 from firelane.kv.transfer.checksum import checksum
+from firelane.nixl.installed import is_installed
+from firelane.nixl.processes import HelperAgents
 from tests.kv.shared_pages import page_memory
+from tests.kv.thread_agents import ThreadAgents
 
 PAGES, PAGE_BYTES, BLOCK = 40, 9000, 4
 LIVE, SNAPSHOTS, STATE_BYTES = 2, 3, 20_032
@@ -38,11 +41,13 @@ class Engine:
         page_bytes=PAGE_BYTES,
         copier=None,
         has_states=False,
+        agents=None,
     ):
-        self.memory = page_memory(PAGES, page_bytes, layout_id=layout_id, shared=maps)
+        shared = maps or agents is not None
+        self.memory = page_memory(PAGES, page_bytes, layout_id=layout_id, shared=shared)
         self.states = states = None
         if has_states:
-            self.states = page_memory(LIVE + SNAPSHOTS, STATE_BYTES, layout_id="states", shared=maps)
+            self.states = page_memory(LIVE + SNAPSHOTS, STATE_BYTES, layout_id="states", shared=shared)
             states = StateSnapshots(SNAPSHOTS, block_size=BLOCK, first=LIVE)
         self.kv = KvCache(PAGES, BLOCK, states=states)
         self.lost = []
@@ -51,6 +56,7 @@ class Engine:
             self.pool,
             key=key,
             maps=maps,
+            nixl=agents,
             on_lost=lambda peer, reason: self.lost.append((peer, reason)),
         )
 
@@ -138,18 +144,34 @@ def copier(request, cache_dir):
     return PlainCopier() if request.param == "plain" else page_copier(cache_dir)
 
 
-@pytest.fixture(params=["shm", "tcp"])
+INSTALLED = pytest.mark.skipif(not is_installed(), reason="NIXL is not installed (the extra `rdma`)")
+TRANSPORTS = ["shm", "tcp", "nixl", pytest.param("nixl-installed", marks=INSTALLED)]
+AGENTS = {"nixl": ThreadAgents, "nixl-installed": HelperAgents}
+
+
+@pytest.fixture(params=TRANSPORTS)
 def transport(request, copier):
+    if request.param == "nixl-installed" and not isinstance(copier, PlainCopier):
+        pytest.skip("NIXL does the same whoever copies: once is enough")
     return request.param, copier
+
+
+def engine_of(transport, **facts):
+    """An engine that is ready for this transport."""
+    name, copier = transport
+    agents = AGENTS[name]() if name in AGENTS else None
+    return Engine(maps=name == "shm", copier=copier, agents=agents, **facts)
 
 
 @contextmanager
 def pair(transport, reader=None, **source):
     """A source and a reader that is attached to it."""
-    facts = {"maps": transport[0] == "shm", "copier": transport[1]}
-    there = Engine(**facts, **source)
-    here = Engine(**facts, **(source if reader is None else reader))
+    there = engine_of(transport, **source)
+    here = engine_of(transport, **(source if reader is None else reader))
     try:
+        if transport[0] in AGENTS:
+            here.transfer.prepare()
+            there.transfer.prepare()
         yield there, here
     finally:
         here.close()
@@ -184,6 +206,7 @@ def test_pages_come_by_their_names(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         assert peer == there.transfer.engine_id
+        assert here.transfer.transport(peer) == transport[0].removesuffix("-installed")
         expected = there.fill(prompt(80))
         wanted = here.wanted(prompt(81))
         settled = here.pull(peer, wanted)
@@ -293,7 +316,7 @@ def test_another_life_is_another_peer(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         there.transfer.close()
-        other = Engine(maps=transport[0] == "shm", copier=transport[1])
+        other = engine_of(transport)
         other.fill(prompt(16))
         try:
             again = attach(transport, other, here)

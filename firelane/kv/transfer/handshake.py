@@ -9,6 +9,8 @@ import os
 import secrets
 from typing import NamedTuple
 
+import msgspec
+
 from firelane.kv.transfer.exported import SEALS, TAG_BYTES, ExportedPool
 from firelane.kv.transfer.messages import (
     NONCE_BYTES,
@@ -21,20 +23,27 @@ from firelane.kv.transfer.messages import (
     Refused,
     proof,
 )
+from firelane.kv.transfer.nixl import NixlAgent, NixlTransport
 
 MOST_FDS = 4
 
 
 class Side(NamedTuple):
-    """One engine, at either end. key: of the cluster; b"" between engines that one parent has connected."""
+    """One engine, at either end. key: of the cluster; b"" between engines that one parent has connected.
+    nixl: None where pages do not travel by it."""
 
     engine_id: str
     pool: ExportedPool
     key: bytes
+    nixl: NixlTransport | None = None
+
+    def agent(self) -> NixlAgent | None:
+        return None if self.nixl is None else self.nixl.agent()
 
 
-def welcome(line: Line, side: Side) -> Join:
-    """The source's part; returns what the reader has said. Raises ConnectionLostError, LateError."""
+def welcome(line: Line, side: Side) -> NixlAgent | None:
+    """The source's part; returns the agent that the reader has pages from, if it does. Raises
+    ConnectionLostError, LateError."""
     ours = secrets.token_bytes(NONCE_BYTES)
     line.send(Hello(VERSION, ours))
     join: Join = line.receive(Join)
@@ -43,16 +52,22 @@ def welcome(line: Line, side: Side) -> Join:
         line.send(Refused(reason))
         raise ConnectionLostError(reason)
     pool, maps = side.pool, bool(join.maps and line.carries_descriptors and side.pool.fds)
-    facts = _source_facts(side.engine_id, pool.counts, maps=maps)
-    said = proof(side.key, "source", ours, join.nonce, *facts)
-    joined = Joined(engine_id=side.engine_id, counts=pool.counts, maps=maps, proof=said)
-    line.send(joined, pool.fds if maps else ())
-    return join
+    agent = side.agent() if join.nixl and not maps else None
+    joined = Joined(
+        engine_id=side.engine_id,
+        counts=pool.counts,
+        maps=maps,
+        nixl=None if agent is None else agent.memory,
+        proof=b"",
+    )
+    said = proof(side.key, "source", ours, join.nonce, *_source_facts(joined))
+    line.send(msgspec.structs.replace(joined, proof=said), pool.fds if maps else ())
+    return agent
 
 
-def join(line: Line, side: Side, *, maps: bool) -> tuple[Joined, list[int]]:
+def join(line: Line, side: Side, *, maps: bool, nixl: bool = False) -> tuple[Joined, list[int]]:
     """The reader's part; returns what the source has said, and its descriptors as in ExportedPool.fds, which
-    the caller closes. maps: as in Join. Raises ConnectionLostError, LateError."""
+    the caller closes. maps, nixl: as in Join. Raises ConnectionLostError, LateError."""
     hello: Hello = line.receive(Hello)
     if hello.version != VERSION:
         raise ConnectionLostError(
@@ -69,6 +84,7 @@ def join(line: Line, side: Side, *, maps: bool) -> tuple[Joined, list[int]]:
             layout_id=pool.layout_id,
             sizes=pool.sizes,
             maps=maps and line.carries_descriptors,
+            nixl=nixl,
             proof=proof(side.key, "reader", hello.nonce, ours, *facts),
         )
     )
@@ -85,8 +101,10 @@ def _reader_facts(engine_id: str, identity: str, layout_id: str, sizes: list[int
     return engine_id.encode(), identity.encode(), layout_id.encode(), str(sizes).encode()
 
 
-def _source_facts(engine_id: str, counts: list[int], *, maps: bool) -> tuple[bytes, ...]:
-    return engine_id.encode(), str(counts).encode(), str(maps).encode()
+def _source_facts(joined: Joined) -> tuple[bytes, ...]:
+    facts = (joined.engine_id.encode(), str(joined.counts).encode(), str(joined.maps).encode())
+    nixl = joined.nixl
+    return facts if nixl is None else (*facts, nixl.metadata, str(nixl.addresses).encode())
 
 
 def _refusal(join: Join, side: Side, nonce: bytes) -> str:
@@ -111,11 +129,13 @@ def _bytes(sizes: list[int]) -> str:
 
 
 def _check_source(joined: Joined, fds: list[int], side: Side, proof_of: tuple[bytes, bytes]) -> None:
-    facts = _source_facts(joined.engine_id, joined.counts, maps=joined.maps)
+    facts = _source_facts(joined)
     if not hmac.compare_digest(joined.proof, proof(side.key, "source", *proof_of, *facts)):
         raise ConnectionLostError("the keys of the cluster differ: give all engines the same one")
     if len(joined.counts) != len(side.pool.sizes):
         raise ConnectionLostError("it says that it has other kinds of pages than its layout")
+    if joined.nixl is not None and len(joined.nixl.addresses) != 2 * len(joined.counts):
+        raise ConnectionLostError("its memory for NIXL is not that of its pages")
     if not joined.maps:
         return
     each = zip(joined.counts, side.pool.sizes, strict=True)

@@ -7,9 +7,9 @@
     reader -> source   Find        any number of times
     source -> reader   Found       the same number of times
 
-Where the reader cannot map the source's memory, the pages follow their Found: the bytes of all that were
-found, in order, then the tags (64 bits each) that they have once their bytes are on the way. One Find asks
-for pages, or for states, which then are said to be pages, too.
+Where the reader neither maps the source's memory nor reads it by NIXL, the pages follow their Found: the
+bytes of all that were found, in order, then the tags (64 bits each) that they have once their bytes are on
+the way. One Find asks for pages, or for states, which then are said to be pages, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from firelane.kv.transfer.page_copy import HungUpError, LateError, Numbers, PageCopier, Sums
 
-VERSION = 3
+VERSION = 4
 LENGTH_BYTES = 4
 MOST_BYTES = 1 << 20
 """Of one message."""
@@ -43,9 +43,17 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     nonce: bytes
 
 
+class NixlMemory(msgspec.Struct, frozen=True, array_like=True):
+    """What an engine's NIXL agent shows to others. metadata: as NIXL makes it. addresses: of pages, tags, and
+    those of states, in the agent's process."""
+
+    metadata: bytes
+    addresses: list[int]
+
+
 class Join(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="join"):
     """identity: as in wire.Ready. sizes: as in ExportedPool. maps: the reader maps the source's memory, if it
-    can."""
+    can. nixl: else it reads it by NIXL, if the source can."""
 
     nonce: bytes
     engine_id: str
@@ -53,15 +61,18 @@ class Join(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="join
     layout_id: str
     sizes: list[int]
     maps: bool
+    nixl: bool
     proof: bytes
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="joined"):
-    """counts: as in ExportedPool. maps: descriptors of pages and of tags came with this message."""
+    """counts: as in ExportedPool. maps: descriptors of pages and of tags came with this message. nixl: of the
+    memory that may be read so, where it is not mapped."""
 
     engine_id: str
     counts: list[int]
     maps: bool
+    nixl: NixlMemory | None
     proof: bytes
 
 
@@ -70,10 +81,12 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
 
 
 class Find(msgspec.Struct, frozen=True, array_like=True, tag="find"):
-    """Pages by cache group and name, or states. only_first: the first of these that is there, alone."""
+    """Pages by cache group and name, or states. only_first: the first of these that is there, alone.
+    streams: pages follow over this connection."""
 
     wanted: list[tuple[int, bytes]]
     only_first: bool = False
+    streams: bool = True
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True, tag="found"):

@@ -13,9 +13,11 @@ from firelane.kv.incoming import WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side
 from firelane.kv.transfer.messages import Line
+from firelane.kv.transfer.nixl import START_S, NixlTransport
 from firelane.kv.transfer.reader import PageReader, Pull
 from firelane.kv.transfer.seam import KVPeerError, Settled
 from firelane.kv.transfer.source import PageSource
+from firelane.nixl.processes import AgentProcesses
 
 MOST_READERS, MOST_SOURCES = 256, 256
 """Connections, each with a thread. Beyond them the oldest reader is given up, and a new source refused."""
@@ -23,9 +25,10 @@ MOST_READERS, MOST_SOURCES = 256, 256
 
 class PeerTransfer:
     """See KVTransfer. Pages come by shared memory where the connection is a Unix socket and the source's
-    pages can be mapped, else over the connection itself. on_lost: called by a thread with the engine_id of a
-    peer that is gone or too slow, and the reason. on_sought: called with engine_id and address of one that is
-    to be connected; answered with `attach` or `give_up`. Owns its threads, connections and `pool`."""
+    pages can be mapped, else by NIXL where both ends have it, else over the connection itself. on_lost:
+    called by a thread with the engine_id of a peer that is gone or too slow, and the reason. on_sought:
+    called with engine_id and address of one that is to be connected; answered with `attach` or `give_up`.
+    Owns its threads, connections and `pool`."""
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class PeerTransfer:
         *,
         key: bytes = b"",
         maps: bool = True,
+        nixl: AgentProcesses | None = None,
         on_lost: Callable[[str, str], None] | None = None,
         on_sought: Callable[[str, str], None] | None = None,
     ) -> None:
         """key: of the cluster; none is needed between engines that one parent has connected. maps: False =
-        pages always travel over the connection."""
-        self._side = Side(secrets.token_hex(16), pool, key)
+        pages are never mapped. nixl: for agents of NIXL, taken over; None: pages do not travel by it."""
+        transport = None if nixl is None else NixlTransport(nixl, pool)
+        self._side = Side(secrets.token_hex(16), pool, key, transport)
         self._maps, self._on_lost, self._on_sought = maps, on_lost, on_sought
         self._readers: dict[str, PageReader] = {}
         self._sources: set[PageSource] = set()
@@ -57,6 +62,17 @@ class PeerTransfer:
     def peers(self) -> list[str]:
         """The peers that pages can be pulled from."""
         return list(self._readers)
+
+    def transport(self, peer: str) -> str:
+        """How pages come from a peer: shm, nixl or tcp; "" of an unknown one."""
+        reader = self._readers.get(peer)
+        return "" if reader is None else reader.transport
+
+    def prepare(self) -> None:
+        """Have all there that pulls need: takes as long as zeroing the pages, and starting an agent."""
+        self._side.pool.populate()
+        if self._side.nixl is not None:
+            self._side.nixl.agent(START_S)
 
     def export(self, sock: socket.socket, key: bytes = b"") -> None:
         """key: in place of the transfer's."""
@@ -144,6 +160,8 @@ class PeerTransfer:
             sources = list(self._sources)
         for source in sources:
             source.close()
+        if self._side.nixl is not None:
+            self._side.nixl.close()
         self._side.pool.close()
 
     def _with(self, key: bytes) -> Side:

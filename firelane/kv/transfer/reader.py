@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import threading
@@ -18,9 +19,12 @@ from firelane.kv.incoming import STATES, WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side, join
 from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, Joined, Line
+from firelane.kv.transfer.nixl import NixlAgent, NixlSession
+from firelane.kv.transfer.nixl_copy import NixlCopy
 from firelane.kv.transfer.page_copy import LateError, Numbers, PageCopier, Sums
 from firelane.kv.transfer.populate import populate
 from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
+from firelane.nixl.messages import AgentError
 
 HANDSHAKE_S = 5.0
 BATCH = 32
@@ -30,6 +34,7 @@ STATES_BATCH = 512
 AHEAD = 2
 """Finds that are sent before the first of them is answered: the source looks while the reader copies."""
 Tags = NDArray[np.uint64]
+log = logging.getLogger(__name__)
 
 
 class Pull(NamedTuple):
@@ -41,11 +46,20 @@ class Pull(NamedTuple):
 
 
 class Copy(Protocol):
-    """Copies of found pages, over one transport."""
+    """Copies of found pages, over one transport. streams: as in Find."""
+
+    @property
+    def transport(self) -> str: ...
+    @property
+    def streams(self) -> bool: ...
 
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
         """Copy these pages of the source to these places here; their checksums, and the tags that they had
         afterwards. Called once for the pages found of each Find. Raises as Line does."""
+        ...
+
+    def hang_up(self) -> None:
+        """From another thread: a copy that waits raises ConnectionLostError."""
         ...
 
     def close(self) -> None: ...
@@ -53,6 +67,8 @@ class Copy(Protocol):
 
 class StreamedCopy:
     """From the connection itself. pages: here."""
+
+    transport, streams = "tcp", True
 
     def __init__(self, line: Line, copier: PageCopier, pages: NDArray[np.uint8]) -> None:
         self._line, self._copier, self._pages = line, copier, pages
@@ -66,12 +82,17 @@ class StreamedCopy:
         self._line.receive_into(tags.data.cast("B"))
         return sums, tags
 
+    def hang_up(self) -> None:
+        pass  # the line is
+
     def close(self) -> None:
         pass
 
 
 class MappedCopy:
     """From the source's memory, mapped here. pages: here."""
+
+    transport, streams = "shm", False
 
     def __init__(
         self, fds: Sequence[int], num_pages: int, copier: PageCopier, pages: NDArray[np.uint8]
@@ -86,6 +107,9 @@ class MappedCopy:
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
         sums = self._copier.copy(self._theirs, numbers, self._pages, places, deadline_s)
         return sums, self._tags[numbers]
+
+    def hang_up(self) -> None:
+        pass  # a copy ends by itself
 
     def close(self) -> None:
         """The mapping goes with the last reference."""
@@ -118,9 +142,10 @@ class PageReader:
         self._line, self._settled, self._on_end = line, settled, on_end
         try:
             line.deadline_s = time.monotonic() + HANDSHAKE_S
-            joined, fds = join(line, side, maps=maps)
+            agent = None if maps and line.carries_descriptors else side.agent()
+            joined, fds = join(line, side, maps=maps, nixl=agent is not None)
             self.peer = joined.engine_id
-            self._parts = _parts(line, side.pool, joined, fds)
+            self._parts = _parts(line, side.pool, joined, fds, agent)
         except (ConnectionLostError, LateError, OSError) as error:
             line.close()
             raise KVPeerError(f"no pages from this peer: {error or 'it does not answer'}") from error
@@ -129,6 +154,11 @@ class PageReader:
         self._thread = threading.Thread(target=self._run, name="page-reader", daemon=True)
         self._thread.start()
 
+    @property
+    def transport(self) -> str:
+        """How pages come: shm, nixl or tcp."""
+        return self._parts[0].copy.transport
+
     def pull(self, pull: Pull) -> None:
         self._pulls.put(pull)
 
@@ -136,6 +166,8 @@ class PageReader:
         """From another thread. What is not settled is lost."""
         self._is_closing = True
         self._line.hang_up()
+        for part in self._parts:
+            part.copy.hang_up()
         self._pulls.put(None)
         self._thread.join()
 
@@ -180,7 +212,8 @@ class PageReader:
             return -1
         for start in range(0, len(pull.state.names), STATES_BATCH):
             names = pull.state.names[start : start + STATES_BATCH]
-            self._line.send(Find([(STATES, name) for name in names], only_first=True))
+            wanted = [(STATES, name) for name in names]
+            self._line.send(Find(wanted, only_first=True, streams=self._parts[1].copy.streams))
             found: Found = self._line.receive(Found)
             arrived = self._take(found, self._parts[1], [pull.state.place] * len(names), pull.deadline_s)
             if max(found.pages) >= 0:
@@ -193,7 +226,8 @@ class PageReader:
         while starts or asked:
             while starts and len(asked) < AHEAD:
                 start = starts.popleft()
-                self._line.send(Find([(p.group, p.name) for p in pull.wanted[start : start + BATCH]]))
+                wanted = [(page.group, page.name) for page in pull.wanted[start : start + BATCH]]
+                self._line.send(Find(wanted, streams=self._parts[0].copy.streams))
                 asked.append(start)
             start = asked.popleft()
             places = pull.mine[start : start + BATCH]
@@ -217,20 +251,38 @@ class PageReader:
         return arrived
 
 
-def _parts(line: Line, pool: ExportedPool, joined: Joined, fds: list[int]) -> list[Part]:
+def _parts(
+    line: Line, pool: ExportedPool, joined: Joined, fds: list[int], agent: NixlAgent | None
+) -> list[Part]:
     """Takes over the descriptors. Raises OSError."""
     parts: list[Part] = []
+    session = _session(joined, agent, line.deadline_s or 0.0)
     try:
         for number, (own, count) in enumerate(zip(pool.memories, joined.counts, strict=True)):
             pages, their = own.memory.pages, fds[2 * number : 2 * number + 2]
             copy: Copy = StreamedCopy(line, pool.copier, pages)
             if joined.maps:
                 copy = MappedCopy(their, count, pool.copier, pages)
+            elif session is not None:
+                copy = NixlCopy(session, number, pool.copier, pages)
             parts.append(Part(copy, count, own.memory.page_bytes))
     finally:
         for fd in fds:
             os.close(fd)
     return parts
+
+
+def _session(joined: Joined, agent: NixlAgent | None, deadline_s: float) -> NixlSession | None:
+    """For reading from the source by NIXL; None: it travels over the connection."""
+    if joined.nixl is None or agent is None:
+        return None
+    try:
+        return agent.session(joined.nixl, deadline_s)
+    except AgentError as error:
+        log.warning(
+            "nixl_refused engine_id=%s reason=%r: pages travel over TCP", joined.engine_id, str(error)
+        )
+        return None
 
 
 def _mapped(fd: int, nbytes: int) -> NDArray[np.uint8]:

@@ -16,6 +16,7 @@ from firelane.kv.transfer.messages import (
     Found,
     Line,
 )
+from firelane.kv.transfer.nixl import NixlAgent
 from firelane.kv.transfer.page_copy import LateError
 
 HANDSHAKE_S = 5.0
@@ -29,7 +30,7 @@ class PageSource:
 
     def __init__(self, line: Line, side: Side, on_end: Callable[[PageSource, str], None]) -> None:
         self._line, self._side, self._on_end = line, side, on_end
-        self._maps = False
+        self._agent: NixlAgent | None = None
         self._thread = threading.Thread(target=self._run, name="page-source", daemon=True)
         self._thread.start()
 
@@ -41,8 +42,7 @@ class PageSource:
         reason = ""
         try:
             self._line.deadline_s = time.monotonic() + HANDSHAKE_S
-            join = welcome(self._line, self._side)
-            self._maps = bool(join.maps and self._line.carries_descriptors and self._side.pool.fds)
+            self._agent = welcome(self._line, self._side)
             while True:
                 self._line.deadline_s = None
                 find: Find = self._line.receive(Find)
@@ -57,12 +57,14 @@ class PageSource:
             self._on_end(self, reason)
 
     def _answer(self, find: Find) -> None:
+        if self._agent is not None:
+            self._agent.be_ready()
         exported, places = self._memory(find), self._places(find)
         pages = [page for page, _ in places]
         copier = self._side.pool.copier
         checksums = [exported.checksum(page, tag, copier) if page >= 0 else 0 for page, tag in places]
         self._line.send(Found(pages, [tag for _, tag in places], checksums))
-        if not self._maps:
+        if find.streams:
             self._send_found(places, find)
 
     def _memory(self, find: Find) -> ExportedMemory:

@@ -1,0 +1,243 @@
+"""Pages that travel by NIXL: the engine's end of its agent (firelane.nixl).
+
+An agent maps the engine's pages to be read, and writes to staging memory alone, from which the engine copies
+what fits its checksum. So whatever NIXL, a driver or a peer does, and however late, no page changes by it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.kv.transfer.exported import TAG_BYTES, ExportedPool
+from firelane.kv.transfer.messages import ConnectionLostError, NixlMemory
+from firelane.kv.transfer.page_copy import LateError
+from firelane.nixl import messages
+from firelane.nixl.messages import AgentError, Attach, Busy, Done, Open, Piece, Ping, Read, Register
+from firelane.nixl.processes import AgentProcesses
+
+START_S, PING_S, RESTART_S = 60.0, 1.0, 5.0
+"""For an agent to be there, with NIXL's libraries; for it to answer; and from one start to the next."""
+WAIT_S = 2.0
+"""Of a connection, for an agent that starts again: after that its pages travel over the connection."""
+HALF_BYTES = 4 << 20
+"""Of staging memory: one half is read into while the other one is copied from."""
+MOST_PAGES = 32
+"""In one half."""
+SEALS = 0x1 | 0x2 | 0x4
+"""F_SEAL_SEAL, SHRINK and GROW: who has the descriptor cannot cut it short."""
+log = logging.getLogger(__name__)
+
+
+class NixlSession:
+    """Reads from one peer, by one thread. Owns its socket and its staging memory."""
+
+    def __init__(self, sock: socket.socket, staging: NDArray[np.uint8], half_bytes: int) -> None:
+        self._sock, self._staging, self.half_bytes = sock, staging, half_bytes
+
+    def attach(self, memory: NixlMemory, deadline_s: float) -> None:
+        """Raises AgentError."""
+        try:
+            self._send(Attach(memory.metadata, memory.addresses))
+            self.wait(deadline_s)
+        except LateError as error:
+            raise AgentError("the agent does not answer") from error
+        except ConnectionLostError as error:
+            raise AgentError(str(error)) from error
+
+    def ask(self, steps: list[list[Piece]]) -> None:
+        """Have this read. Raises ConnectionLostError."""
+        self._send(Read(steps))
+
+    def wait(self, deadline_s: float) -> None:
+        """Until the first of what was asked for is there. Raises ConnectionLostError, LateError."""
+        self._sock.settimeout(max(deadline_s - time.monotonic(), 1e-6))
+        answer: Any = None
+        try:
+            answer = messages.receive(self._sock)
+        except TimeoutError as error:
+            raise LateError from error
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConnectionLostError(f"the NIXL agent of this engine: {error}") from error
+        if answer is None:
+            raise ConnectionLostError("the NIXL agent of this engine has ended")
+        if not isinstance(answer[0], Done):
+            raise ConnectionLostError(getattr(answer[0], "reason", "the NIXL agent of this engine errs"))
+
+    def staged(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        return self._staging[offset : offset + nbytes]
+
+    def hang_up(self) -> None:
+        """From any thread."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Idempotent. What is still on its way goes nowhere."""
+        self._sock.close()
+
+    def _send(self, message: messages.Message) -> None:
+        try:
+            messages.send(self._sock, message)
+        except OSError as error:
+            raise ConnectionLostError("the NIXL agent of this engine has ended") from error
+
+
+class NixlAgent:
+    """One life of the agent, used by several threads. Owns its first socket."""
+
+    def __init__(self, sock: socket.socket, pool: ExportedPool) -> None:
+        """Raises AgentError."""
+        self._sock, self._pool = sock, pool
+        self._asking = threading.Lock()
+        sizes = [
+            count * nbytes
+            for count, size in zip(pool.counts, pool.sizes, strict=True)
+            for nbytes in (size, TAG_BYTES)
+        ]
+        answer = self._ask(Register(sizes), START_S, pool.fds)
+        if not isinstance(answer, messages.Registered):
+            raise AgentError(getattr(answer, "reason", "the agent errs"))
+        self.memory = NixlMemory(answer.metadata, answer.addresses)
+
+    def answers(self) -> bool:
+        """Whether it lives, and is not stopped."""
+        try:
+            return isinstance(self._ask(Ping(), PING_S), Done)
+        except AgentError:
+            return False
+
+    def be_ready(self) -> None:
+        """Others read from now on."""
+        with suppress(OSError):
+            messages.send(self._sock, Busy())
+
+    def session(self, peer: NixlMemory, deadline_s: float) -> NixlSession:
+        """Raises AgentError."""
+        half = max(HALF_BYTES, *self._pool.sizes)
+        nbytes = 2 * (half + MOST_PAGES * TAG_BYTES)
+        ours, theirs = messages.pair()
+        fd, staging = _staging(nbytes)
+        try:
+            messages.send(self._sock, Open(nbytes), (theirs.fileno(), fd))
+        except OSError as error:
+            ours.close()
+            raise AgentError("the agent has ended") from error
+        finally:
+            theirs.close()
+            os.close(fd)
+        session = NixlSession(ours, staging, half)
+        try:
+            session.attach(peer, deadline_s)
+        except AgentError:
+            session.close()
+            raise
+        return session
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._sock.close()
+
+    def _ask(self, message: messages.Message, limit_s: float, fds: Sequence[int] = ()) -> object:
+        with self._asking:
+            try:
+                self._sock.settimeout(limit_s)
+                messages.send(self._sock, message, fds)
+                received = messages.receive(self._sock)
+            except (OSError, msgspec.DecodeError) as error:
+                raise AgentError(f"the agent does not answer ({error})") from error
+        if received is None:
+            raise AgentError("the agent has ended")
+        return received[0]
+
+
+class NixlTransport:
+    """The agent of an engine: started in a thread, and again when it is gone. Owns the processes."""
+
+    def __init__(self, processes: AgentProcesses, pool: ExportedPool) -> None:
+        self._processes, self._pool = processes, pool
+        self._agent: NixlAgent | None = None
+        self._guard = threading.Lock()
+        """Of all of this."""
+        self._starting: threading.Thread | None = None
+        self._started_s = float("-inf")
+        self._is_closed = False
+
+    def agent(self, wait_s: float = WAIT_S) -> NixlAgent | None:
+        """One that lives; None: pages have to travel in another way."""
+        with self._guard:
+            if self._agent is not None and self._agent.answers():
+                return self._agent
+            if self._starting is None and not self._start_again():
+                return None
+            starting = self._starting
+        if starting is not None:
+            starting.join(wait_s)
+        with self._guard:
+            return self._agent
+
+    def close(self) -> None:
+        """Idempotent."""
+        with self._guard:
+            self._is_closed = True
+            starting = self._starting
+        self._processes.close()
+        if starting is not None:
+            starting.join()
+        if self._agent is not None:
+            self._agent.close()
+
+    def _start_again(self) -> bool:
+        """Have another one started, unless that was tried just now, or pages are private."""
+        now_s = time.monotonic()
+        if self._is_closed or now_s < self._started_s + RESTART_S or not self._pool.fds:
+            return False
+        if self._agent is not None:
+            log.warning("nixl_agent_lost: it has ended, or does not answer, and is started again")
+            self._agent.close()
+            self._agent = None
+        self._started_s = now_s
+        self._starting = threading.Thread(target=self._start, name="nixl-agent", daemon=True)
+        self._starting.start()
+        return True
+
+    def _start(self) -> None:
+        agent = None
+        try:
+            agent = self._started()
+        except (AgentError, OSError) as error:
+            log.warning("nixl_agent_failed error=%r: pages travel over TCP", str(error))
+        with self._guard:
+            self._agent, self._starting = agent, None
+
+    def _started(self) -> NixlAgent:
+        sock = self._processes.start()
+        try:
+            return NixlAgent(sock, self._pool)
+        except AgentError:
+            sock.close()
+            raise
+
+
+def _staging(nbytes: int) -> tuple[int, NDArray[np.uint8]]:
+    """A file in memory, and where it is mapped. Raises OSError."""
+    fd = os.memfd_create("firelane-nixl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        return fd, np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+    except OSError:
+        os.close(fd)
+        raise

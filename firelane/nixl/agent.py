@@ -1,0 +1,133 @@
+"""The agent: shows memories of its engine to other agents, and reads theirs, a session for each."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import select
+import socket
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.nixl.library import Library
+from firelane.nixl.messages import (
+    AgentError,
+    Busy,
+    Done,
+    Failed,
+    Open,
+    Ping,
+    Register,
+    Registered,
+    receive,
+    send,
+)
+from firelane.nixl.session import Session
+
+SPIN_S, ATTENTIVE_S = 0.02, 10.0
+"""Since something has moved: how long to look all the time, and how long to look often."""
+SOON_S, OFTEN_S, SELDOM_S = 0.00005, 0.001, 0.1
+"""Pauses between two looks: while something is awaited, after that for a while, and then."""
+MOST_CLOSED = 16
+"""Sessions whose transfers do not end, each with its staging memory: with more the agent ends, and they with
+it."""
+
+
+class Agent:
+    """Runs in a process of its own. Owns all that it is given."""
+
+    def __init__(self, sock: socket.socket, start: Callable[[str], Library] = Library) -> None:
+        """start: of NIXL's agent, by its name."""
+        self._sock, self._start = sock, start
+        self._library: Library | None = None
+        self._shown: list[NDArray[np.uint8]] = []
+        self._sessions: dict[int, Session] = {}
+        self._closed: list[Session] = []
+        """Their last transfers have not ended."""
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._moved_s = 0.0
+
+    def run(self) -> None:
+        """Until the engine hangs up."""
+        while True:
+            for fd, _ in self._poll.poll(self._pause_ms()):
+                if fd != self._sock.fileno():
+                    self._serve(self._sessions[fd])
+                elif not self._obey():
+                    return
+            if self._library is not None:
+                self._library.progress()
+            for session in self._sessions.values():
+                if session.progress():
+                    self._moved_s = time.monotonic()
+            self._closed = [session for session in self._closed if not session.has_ended()]
+            if len(self._closed) > MOST_CLOSED:
+                os._exit(1)
+
+    def close(self) -> None:
+        """Hang up."""
+        for session in self._sessions.values():
+            session.close()
+        self._sock.close()
+
+    def _pause_ms(self) -> float:
+        """Of the next wait for messages; pauses of less are slept here."""
+        since_s = time.monotonic() - self._moved_s
+        if since_s < SPIN_S:
+            return 0
+        if any(session.is_reading for session in self._sessions.values()):
+            time.sleep(SOON_S if since_s < 1 else OFTEN_S)
+            return 0
+        return (OFTEN_S if since_s < ATTENTIVE_S else SELDOM_S) * 1e3
+
+    def _obey(self) -> bool:
+        """One message of the engine; False at its end."""
+        received = receive(self._sock)
+        if received is None:
+            return False
+        message, fds = received
+        self._moved_s = time.monotonic()
+        if isinstance(message, Register):
+            self._answer(message, fds)
+        elif isinstance(message, Open) and self._library is not None and len(fds) == 2:
+            self._open(self._library, message, fds)
+        elif isinstance(message, Ping):
+            send(self._sock, Done())
+        elif not isinstance(message, Busy):
+            raise AgentError(f"{type(message).__name__} is nothing for an agent")
+        return True
+
+    def _answer(self, message: Register, fds: list[int]) -> None:
+        try:
+            send(self._sock, self._register(message, fds))
+        except AgentError as error:
+            send(self._sock, Failed(str(error)))
+
+    def _register(self, message: Register, fds: list[int]) -> Registered:
+        """Mapped to be read: nothing that comes over the network can write there."""
+        self._library = self._start(f"firelane-{secrets.token_hex(16)}")
+        for fd, nbytes in zip(fds, message.sizes, strict=True):
+            self._shown.append(np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8))
+            os.close(fd)
+        self._library.register([(memory.ctypes.data, memory.nbytes) for memory in self._shown])
+        return Registered(self._library.metadata, [memory.ctypes.data for memory in self._shown])
+
+    def _open(self, library: Library, message: Open, fds: list[int]) -> None:
+        session = Session(library, socket.socket(fileno=fds[0]), fds[1], message.nbytes)
+        self._sessions[fds[0]] = session
+        self._poll.register(fds[0], select.POLLIN)
+
+    def _serve(self, session: Session) -> None:
+        self._moved_s = time.monotonic()
+        if session.obey():
+            return
+        fd = session.fileno()
+        self._poll.unregister(fd)
+        del self._sessions[fd]
+        session.close()
+        self._closed.append(session)

@@ -1,0 +1,86 @@
+"""NIXL's own agent, as this package uses it, and nothing else of NIXL (nixl_cu12/_api.py of 1.5.1)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.nixl.installed import PACKAGES
+from firelane.nixl.messages import AgentError
+
+Ranges = Sequence[tuple[int, int]]
+"""Of memory: addresses and bytes."""
+BACKEND = "UCX"
+PARAMETERS = {"ucx_error_handling_mode": "peer"}
+"""Without it nobody hears of a peer that is gone."""
+MEMORY, DONE, RUNNING = "DRAM", "DONE", "PROC"
+
+
+class Library:
+    """One agent of NIXL. Every call may raise AgentError; progress is made in them alone."""
+
+    def __init__(self, name: str) -> None:
+        """name: never used before by anyone."""
+        package = next((one for one in PACKAGES if find_spec(one) is not None), None)
+        if package is None:
+            raise AgentError("NIXL is not installed: pip install 'firelane[rdma]'")
+        api: Any = importlib.import_module(f"{package}._api")
+        config = api.nixl_agent_config(enable_prog_thread=False, backends=[])
+        self._agent: Any = api.nixl_agent(name, config)
+        self._call("create_backend", BACKEND, dict(PARAMETERS))
+
+    @property
+    def metadata(self) -> bytes:
+        return self._call("get_agent_metadata")
+
+    def register(self, ranges: Ranges) -> Any:
+        """For `deregister`."""
+        return self._call("register_memory", [(address, nbytes, 0, "") for address, nbytes in ranges], MEMORY)
+
+    def deregister(self, registered: Any) -> None:
+        self._call("deregister_memory", registered)
+
+    def attach(self, metadata: bytes) -> str:
+        """The name of the peer's agent."""
+        name: bytes | str = self._call("add_remote_agent", metadata)
+        return name.decode() if isinstance(name, bytes) else name
+
+    def detach(self, name: str) -> None:
+        self._call("remove_remote_agent", name)
+
+    def begin(self, name: str, theirs: Ranges, ours: Ranges) -> Any:
+        """A transfer that has begun, for `is_done` and `release`."""
+        lists = [self._call("get_xfer_descs", _rows(ranges), MEMORY) for ranges in (ours, theirs)]
+        transfer = self._call("initialize_xfer", "READ", *lists, name)
+        self._check(self._call("transfer", transfer))
+        return transfer
+
+    def is_done(self, transfer: Any) -> bool:
+        return self._check(self._call("check_xfer_state", transfer))
+
+    def release(self, transfer: Any) -> None:
+        self._call("release_xfer_handle", transfer)
+
+    def progress(self) -> None:
+        """Let others read, where their network needs help from here."""
+        self._call("get_new_notifs")
+
+    def _check(self, state: str) -> bool:
+        if state not in (DONE, RUNNING):
+            raise AgentError("the transfer failed")
+        return state == DONE
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._agent, name)(*arguments)
+        except Exception as error:  # NIXL's have no common base
+            raise AgentError(f"NIXL: {name}: {type(error).__name__} {error}".strip()) from error
+
+
+def _rows(ranges: Ranges) -> NDArray[np.uint64]:
+    return np.array([(address, nbytes, 0) for address, nbytes in ranges], np.uint64)

@@ -1,0 +1,101 @@
+"""Messages between an engine and its agent, over sockets that keep messages apart.
+
+over the first socket, which lives as long as the agent
+    engine -> agent   Register     memories that others may read, with their descriptors
+    agent -> engine   Registered   or Failed
+    engine -> agent   Busy         others read now: see to it at once
+    engine -> agent   Ping         answered with Done
+    engine -> agent   Open         a session, with its socket and the descriptor of its staging memory
+over the socket of a session, which has one peer
+    engine -> agent   Attach       answered with Done, or Failed
+    engine -> agent   Read         any number at a time; answered in order with Done, or Failed
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+MOST_BYTES = 1 << 16
+"""Of one message."""
+MOST_FDS = 4
+
+
+class AgentError(Exception):
+    """An agent that is gone, or that cannot do what it was asked for, and why."""
+
+
+class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
+    """sizes: bytes of each memory."""
+
+    sizes: list[int]
+
+
+class Registered(msgspec.Struct, frozen=True, array_like=True, tag="registered"):
+    """metadata: of the agent, as NIXL makes it. addresses: of each memory, in the agent's process."""
+
+    metadata: bytes
+    addresses: list[int]
+
+
+class Busy(msgspec.Struct, frozen=True, array_like=True, tag="busy"):
+    pass
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+    pass
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """nbytes: of the staging memory, which the agent alone writes."""
+
+    nbytes: int
+
+
+class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
+    """What the peer's agent has said of itself in Registered."""
+
+    metadata: bytes
+    addresses: list[int]
+
+
+Piece = tuple[int, int, int, int]
+"""Number of a memory of the peer, offset there, bytes, and offset in the staging memory."""
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
+    """steps: each is read once all of the one before is there."""
+
+    steps: list[list[Piece]]
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+    pass
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    reason: str
+
+
+Message = Register | Registered | Busy | Ping | Open | Attach | Read | Done | Failed
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+    """fds: descriptors that travel with it. Raises OSError."""
+    socket.send_fds(sock, [_encoder.encode(message)], fds)
+
+
+def receive(sock: socket.socket) -> tuple[Any, list[int]] | None:
+    """The next message and its descriptors; None at the end. Raises OSError, and msgspec.DecodeError for what
+    is none."""
+    data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, MOST_FDS)
+    return (_decoder.decode(data), fds) if data else None

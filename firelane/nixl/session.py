@@ -1,0 +1,125 @@
+"""One peer's memories, read into one staging memory."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+from collections import deque
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from firelane.nixl.library import Library
+from firelane.nixl.messages import AgentError, Attach, Done, Failed, Message, Piece, Read, receive, send
+
+
+class Session:
+    """Owns the socket, and the staging memory: what is read there is checked by the engine, which copies it
+    to where it belongs."""
+
+    def __init__(self, library: Library, sock: socket.socket, fd: int, nbytes: int) -> None:
+        """fd: of the staging memory. Raises OSError."""
+        self._library, self._sock = library, sock
+        self._staging = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+        os.close(fd)
+        self._registered: Any = None
+        self._peer, self._addresses = "", list[int]()
+        self._steps: deque[tuple[list[Piece], bool]] = deque()
+        """With whether a step is the last of its Read."""
+        self._transfer: Any = None
+
+    @property
+    def is_reading(self) -> bool:
+        return bool(self._steps)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def obey(self) -> bool:
+        """One message of the engine; False where it has hung up."""
+        try:
+            received = receive(self._sock)
+        except (OSError, msgspec.DecodeError):
+            return False
+        if received is None:
+            return False
+        message, _ = received
+        if isinstance(message, Attach):
+            self._attach(message)
+        elif isinstance(message, Read):
+            last = len(message.steps) - 1
+            self._steps.extend((step, number == last) for number, step in enumerate(message.steps))
+        return True
+
+    def progress(self) -> bool:
+        """Whether something has ended."""
+        if not self._steps:
+            return False
+        try:
+            if not self._step(self._steps[0][0]):
+                return False
+        except AgentError as error:
+            self._steps.clear()
+            with contextlib.suppress(AgentError):
+                self._release()
+            self._tell(Failed(str(error)))
+            return True
+        if self._steps.popleft()[1]:
+            self._tell(Done())
+        return True
+
+    def close(self) -> None:
+        """Give the peer up. The staging memory has to stay until `has_ended`."""
+        self._sock.close()
+        self._steps.clear()
+        if self._peer:
+            with contextlib.suppress(AgentError):
+                self._library.detach(self._peer)
+
+    def has_ended(self) -> bool:
+        """Whether nothing is written to the staging memory any more, which then is given back."""
+        try:
+            if self._transfer is not None and not self._library.is_done(self._transfer):
+                return False
+        except AgentError:
+            pass  # an end, too
+        with contextlib.suppress(AgentError):
+            self._release()
+            if self._registered is not None:
+                self._library.deregister(self._registered)
+        self._registered = None
+        return True
+
+    def _attach(self, message: Attach) -> None:
+        try:
+            self._registered = self._library.register([(self._staging.ctypes.data, self._staging.nbytes)])
+            self._peer = self._library.attach(message.metadata)
+            self._addresses = message.addresses
+        except AgentError as error:
+            self._tell(Failed(str(error)))
+        else:
+            self._tell(Done())
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        """Whether it is all there."""
+        if self._transfer is None:
+            theirs = [(self._addresses[memory] + offset, nbytes) for memory, offset, nbytes, _ in pieces]
+            base = self._staging.ctypes.data
+            ours = [(base + place, nbytes) for _, _, nbytes, place in pieces]
+            self._transfer = self._library.begin(self._peer, theirs, ours)
+        if not self._library.is_done(self._transfer):
+            return False
+        self._release()
+        return True
+
+    def _release(self) -> None:
+        if self._transfer is not None:
+            transfer, self._transfer = self._transfer, None
+            self._library.release(transfer)
+
+    def _tell(self, message: Message) -> None:
+        with contextlib.suppress(OSError):  # its end is the next message
+            send(self._sock, message)
