@@ -18,6 +18,7 @@ KV_CACHE_CODES = ("int8", "fp8")
 KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
 WEIGHTS_PAGES = ("auto", "file", "huge")
 SCHEDULING_POLICIES = ("fair", "fcfs")
+KV_TRANSPORTS = ("tcp", "nixl")
 KV_ADMISSIONS = ("always", "reuse")
 GIB = 1 << 30
 ROLES = ("both", "prefill", "decode")
@@ -228,6 +229,9 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     kv_transfer_address: str = ""
     """Address from which engines of other servers have pages, as host:port, through the parent; "" where they
     have none."""
+    kv_transport: str = "tcp"
+    """Way of pages from engines of other servers, one of KV_TRANSPORTS: "tcp" the connection to them, "nixl"
+    remote memory, where both ends have NIXL, else the connection."""
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
     log_format: str = "text"
@@ -246,7 +250,7 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
             )
         if not self.prefix_cache and self.tiers is not None:
             raise UsageError(f"{self.tiers.option}: pages are found by the prefix cache; leave it on")
-        self._check_choices(scheduling_policy=SCHEDULING_POLICIES, role=ROLES)
+        self._check_choices(scheduling_policy=SCHEDULING_POLICIES, role=ROLES, kv_transport=KV_TRANSPORTS)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self, enc_hook=str).decode()

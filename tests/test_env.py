@@ -68,3 +68,15 @@ def test_plain_http_is_for_those_who_say_so(name: str) -> None:
     assert not env.read({"HOME": "/"}).allow_http
     assert env.read({"HOME": "/", name: "true"}).allow_http
     assert not env.read({"HOME": "/", name: "0"}).allow_http
+
+
+def test_an_agent_gets_settings_of_its_libraries_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRELANE_CLUSTER_KEY", "secret")
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
+    monkeypatch.delenv("UCX_TLS", raising=False)
+    found = env.for_agent(confined=True, PYTHONPATH="here")
+    assert (found["UCX_NET_DEVICES"], found["UCX_TLS"], found["PYTHONPATH"]) == ("mlx5_0:1", "^sm", "here")
+    assert "secret" not in found.values()
+    assert "UCX_TLS" not in env.for_agent(confined=False)
+    monkeypatch.setenv("UCX_TLS", "rc,tcp")
+    assert env.for_agent(confined=True)["UCX_TLS"] == "rc,tcp"

@@ -7,7 +7,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firelane.engine_config import KV_TRANSPORTS
 from firelane.errors import UsageError
+from firelane.nixl.installed import is_installed
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from firelane.gateway.kv_events.config import KvEventsConfig
     from firelane.node.remote_peers import RemotePeersConfig
 
-TRANSFER = "--kv-transfer-address"
+TRANSFER, TRANSPORT = "--kv-transfer-address", "--kv-transport"
 
 
 def add_routers(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,13 @@ def add_routers(parser: argparse.ArgumentParser) -> None:
         help="exchange pages of the KV cache with engines of other servers, where requests have "
         "kv_transfer_params; they reach this one's first engine there (needs --cluster-key-file)",
     )
+    group.add_argument(
+        TRANSPORT,
+        choices=KV_TRANSPORTS,
+        default="tcp",
+        help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
+        "where both servers have it (needs the extra `rdma`; default: tcp)",
+    )
 
 
 def with_routers(
@@ -48,6 +57,8 @@ def with_routers(
     if events is not None:
         engine = msgspec.structs.replace(engine, cache_events=True)
     remote = _remote_peers(arguments, options, settings)
+    if arguments.kv_transport == "nixl":
+        engine = _with_nixl(engine, remote)
     return dataclasses.replace(options, engine=engine, kv_events=events, remote_peers=remote)
 
 
@@ -81,6 +92,16 @@ def _remote_peers(
         (arguments.take_over, "--take-over", "the server before has the port"),
     )
     return page_exchange(text, arguments.cluster_key_file, options.engine, options.replicas, settings)
+
+
+def _with_nixl(engine: EngineConfig, remote: RemotePeersConfig | None) -> EngineConfig:
+    import msgspec
+
+    if remote is None:
+        raise UsageError(f"{TRANSPORT} nixl: give {TRANSFER}, from which other servers have pages, too")
+    if not is_installed():
+        raise UsageError(f"{TRANSPORT} nixl: NIXL is not installed; pip install 'firelane[rdma]'")
+    return msgspec.structs.replace(engine, kv_transport="nixl")
 
 
 def page_exchange(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
 from firelane.kv.transfer import ExportedPool, KVPeerError, PageCopier, PeerTransfer
+from firelane.nixl.processes import AgentProcesses
 from firelane.wire.peers import PeerConnection, PeerLost, PeerMissing, PeerReady, PeerSought, receive, send
 
 log = logging.getLogger(__name__)
@@ -28,11 +29,13 @@ class EnginePeers:
         copier: PageCopier,
         address: str = "",
         states: PageMemory | None = None,
+        agents: AgentProcesses | None = None,
     ) -> None:
-        """address: as EngineConfig.kv_transfer_address. states: as Executor.state_memory."""
+        """address: as EngineConfig.kv_transfer_address. states: as Executor.state_memory. agents: of NIXL, as
+        in PeerTransfer."""
         self._sock = sock
         self._pool = ExportedPool(memory, core.kv, identity, copier, states)
-        self._transfer = PeerTransfer(self._pool, on_lost=self._lost, on_sought=self._seek)
+        self._transfer = PeerTransfer(self._pool, nixl=agents, on_lost=self._lost, on_sought=self._seek)
         core.have_pages_from(self._transfer, address)
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self._thread.start()
@@ -49,7 +52,7 @@ class EnginePeers:
         self._transfer.close()
 
     def _run(self) -> None:
-        self._pool.populate()
+        self._transfer.prepare()
         with suppress(OSError):  # whoever has started this engine is gone, and it follows
             send(self._sock, PeerReady(self.engine_id))
             while (received := receive(self._sock)) is not None:
@@ -75,7 +78,7 @@ class EnginePeers:
         except KVPeerError as error:
             self._lost(engine_id, str(error))
         else:
-            log.debug("peer_attached engine_id=%s", peer)
+            log.debug("peer_attached engine_id=%s transport=%s", peer, self._transfer.transport(peer))
 
     def _seek(self, engine_id: str, address: str) -> None:
         try:
@@ -106,13 +109,15 @@ def connect_peers(
     copier: PageCopier,
     address: str = "",
     states: PageMemory | None = None,
+    agents: AgentProcesses | None = None,
 ) -> EnginePeers | NoPeers:
-    """Takes over the socket of wire.peers; None: an engine without peers. address, states: as in EnginePeers.
-    Pages of a model with recurrent state are of no use without its snapshots."""
-    if sock is None:
-        return NoPeers()
-    if memory is None or (core.kv.states.is_kept and states is None):
+    """Takes over the agents and the socket of wire.peers; None: an engine without peers. address, states,
+    agents: as in EnginePeers. Pages of a model with recurrent state are of no use without its snapshots."""
+    if sock is not None and memory is not None and not (core.kv.states.is_kept and states is None):
+        return EnginePeers(sock, core, memory, identity, copier, address, states, agents)
+    if agents is not None:
+        agents.close()
+    if sock is not None:
         log.info("pages do not travel: this engine computes all prompts that it gets")
         sock.close()
-        return NoPeers()
-    return EnginePeers(sock, core, memory, identity, copier, address, states)
+    return NoPeers()

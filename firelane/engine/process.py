@@ -236,6 +236,7 @@ def _load_and_serve(
             copier,
             config.kv_transfer_address,
             executor.state_memory,
+            rights.agents,
         )
         tiers = open_tiers(config.tiers, core, executor.page_memory, executor.state_memory, identity + files)
         if executor.can_sleep:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from firelane.backends import takes_gpu
 from firelane.engine.grammar.trial_process import ChildTrial, StartTrial, TrialHelper
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
+from firelane.nixl.processes import AgentProcesses, HelperAgents
 from firelane.sandbox.confine import confine, forbid_network, forbid_programs
 from firelane.sandbox.system import this_machine
 from firelane.weights import checked_json
@@ -30,11 +31,13 @@ Settle = Callable[[], None]
 @dataclass(frozen=True)
 class Rights:
     """Of the process that runs an engine. start_trial: of processes that try grammars out. is_confined: the
-    sandbox is closed. network: it is open still."""
+    sandbox is closed. network: it is open still. agents: processes of NIXL, which keep the network; None:
+    there are to be none."""
 
     start_trial: StartTrial = ChildTrial
     is_confined: bool = False
     network: bool = False
+    agents: AgentProcesses | None = None
 
     def loaded(self, settle: Settle) -> None:
         """No program needs to be started any more. settle: returns when no weights are read any more."""
@@ -50,23 +53,31 @@ ALL_RIGHTS = Rights()
 def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
     """Close the sandbox, where there is to be one. Called before anything starts a thread. has_grammars: it
     needs a helper that tries them out."""
-    if not config.sandbox or this_machine() is None:
-        return ALL_RIGHTS
+    is_confined = config.sandbox and this_machine() is not None
+    # Before: an engine without network starts nothing that has it.
+    agents = HelperAgents(confined=is_confined) if config.kv_transport == "nixl" else None
+    if not is_confined:
+        return replace(ALL_RIGHTS, agents=agents)
     if takes_gpu(config.backend):
         log.info("sandbox: engines on a GPU have none, its driver needs too much")
-        return ALL_RIGHTS
-    models = [config.model_dir, *_files_of_gguf(config)]
-    if config.tokenizer_dir is not None:
-        models.append(config.tokenizer_dir)
-    if config.hosts is not None and config.hosts.key_file is not None:
-        models.append(config.hosts.key_file)
-    writes = [config.tiers.disk] if config.tiers is not None and config.tiers.disk is not None else []
-    if config.tiers is not None and config.tiers.disk_key_file is not None:
-        models.append(config.tiers.disk_key_file)
+        return replace(ALL_RIGHTS, agents=agents)
     network = (config.model_dir / STORE_INDEX).exists() or config.hosts is not None
-    confine(env.read(), config.cache_dir, models, writes, network=network)
+    confine(env.read(), config.cache_dir, *_files(config), network=network)
     start_trial = TrialHelper.fork().start if has_grammars else ChildTrial
-    return Rights(start_trial, is_confined=True, network=network)
+    return Rights(start_trial, is_confined=True, network=network, agents=agents)
+
+
+def _files(config: EngineConfig) -> tuple[list[Path], list[Path]]:
+    """Files that an engine reads, and directories that it also writes to, beside its caches."""
+    reads = [config.model_dir, *_files_of_gguf(config)]
+    tiers = config.tiers
+    further = (
+        config.tokenizer_dir,
+        None if config.hosts is None else config.hosts.key_file,
+        None if tiers is None else tiers.disk_key_file,
+    )
+    writes = [] if tiers is None or tiers.disk is None else [tiers.disk]
+    return [*reads, *(path for path in further if path is not None)], writes
 
 
 class _GgufFile(msgspec.Struct):

@@ -26,6 +26,7 @@ from firelane.nixl.messages import (
     receive,
     send,
 )
+from firelane.nixl.peers import Peers
 from firelane.nixl.session import Session
 
 SPIN_S, ATTENTIVE_S = 0.02, 10.0
@@ -44,6 +45,7 @@ class Agent:
         """start: of NIXL's agent, by its name."""
         self._sock, self._start = sock, start
         self._library: Library | None = None
+        self._peers: Peers | None = None
         self._shown: list[NDArray[np.uint8]] = []
         self._sessions: dict[int, Session] = {}
         self._closed: list[Session] = []
@@ -53,7 +55,7 @@ class Agent:
         self._moved_s = 0.0
 
     def run(self) -> None:
-        """Until the engine hangs up."""
+        """Until the engine hangs up, or too much of what was has to be kept."""
         while True:
             for fd, _ in self._poll.poll(self._pause_ms()):
                 if fd != self._sock.fileno():
@@ -66,8 +68,8 @@ class Agent:
                 if session.progress():
                     self._moved_s = time.monotonic()
             self._closed = [session for session in self._closed if not session.has_ended()]
-            if len(self._closed) > MOST_CLOSED:
-                os._exit(1)
+            if len(self._closed) > MOST_CLOSED or (self._peers is not None and self._peers.is_full):
+                return  # the engine starts another one
 
     def close(self) -> None:
         """Hang up."""
@@ -94,8 +96,8 @@ class Agent:
         self._moved_s = time.monotonic()
         if isinstance(message, Register):
             self._answer(message, fds)
-        elif isinstance(message, Open) and self._library is not None and len(fds) == 2:
-            self._open(self._library, message, fds)
+        elif isinstance(message, Open) and len(fds) == 2:
+            self._open(message, fds)
         elif isinstance(message, Ping):
             send(self._sock, Done())
         elif not isinstance(message, Busy):
@@ -111,14 +113,18 @@ class Agent:
     def _register(self, message: Register, fds: list[int]) -> Registered:
         """Mapped to be read: nothing that comes over the network can write there."""
         self._library = self._start(f"firelane-{secrets.token_hex(16)}")
+        self._peers = Peers(self._library)
         for fd, nbytes in zip(fds, message.sizes, strict=True):
             self._shown.append(np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8))
             os.close(fd)
         self._library.register([(memory.ctypes.data, memory.nbytes) for memory in self._shown])
         return Registered(self._library.metadata, [memory.ctypes.data for memory in self._shown])
 
-    def _open(self, library: Library, message: Open, fds: list[int]) -> None:
-        session = Session(library, socket.socket(fileno=fds[0]), fds[1], message.nbytes)
+    def _open(self, message: Open, fds: list[int]) -> None:
+        assert self._library is not None
+        assert self._peers is not None
+        sock = socket.socket(fileno=fds[0])
+        session = Session(self._library, self._peers, sock, fds[1], message.nbytes)
         self._sessions[fds[0]] = session
         self._poll.register(fds[0], select.POLLIN)
 

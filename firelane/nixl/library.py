@@ -50,9 +50,6 @@ class Library:
         name: bytes | str = self._call("add_remote_agent", metadata)
         return name.decode() if isinstance(name, bytes) else name
 
-    def detach(self, name: str) -> None:
-        self._call("remove_remote_agent", name)
-
     def begin(self, name: str, theirs: Ranges, ours: Ranges) -> Any:
         """A transfer that has begun, for `is_done` and `release`."""
         lists = [self._call("get_xfer_descs", _rows(ranges), MEMORY) for ranges in (ours, theirs)]

@@ -14,15 +14,16 @@ import numpy as np
 
 from firelane.nixl.library import Library
 from firelane.nixl.messages import AgentError, Attach, Done, Failed, Message, Piece, Read, receive, send
+from firelane.nixl.peers import Peers
 
 
 class Session:
     """Owns the socket, and the staging memory: what is read there is checked by the engine, which copies it
     to where it belongs."""
 
-    def __init__(self, library: Library, sock: socket.socket, fd: int, nbytes: int) -> None:
+    def __init__(self, library: Library, peers: Peers, sock: socket.socket, fd: int, nbytes: int) -> None:
         """fd: of the staging memory. Raises OSError."""
-        self._library, self._sock = library, sock
+        self._library, self._peers, self._sock = library, peers, sock
         self._staging = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
         os.close(fd)
         self._registered: Any = None
@@ -63,6 +64,7 @@ class Session:
                 return False
         except AgentError as error:
             self._steps.clear()
+            self._peers.fail(self._peer)
             with contextlib.suppress(AgentError):
                 self._release()
             self._tell(Failed(str(error)))
@@ -72,12 +74,9 @@ class Session:
         return True
 
     def close(self) -> None:
-        """Give the peer up. The staging memory has to stay until `has_ended`."""
+        """Hang up. The staging memory has to stay until `has_ended`."""
         self._sock.close()
         self._steps.clear()
-        if self._peer:
-            with contextlib.suppress(AgentError):
-                self._library.detach(self._peer)
 
     def has_ended(self) -> bool:
         """Whether nothing is written to the staging memory any more, which then is given back."""
@@ -96,7 +95,7 @@ class Session:
     def _attach(self, message: Attach) -> None:
         try:
             self._registered = self._library.register([(self._staging.ctypes.data, self._staging.nbytes)])
-            self._peer = self._library.attach(message.metadata)
+            self._peer = self._peers.attach(message.metadata)
             self._addresses = message.addresses
         except AgentError as error:
             self._tell(Failed(str(error)))

@@ -40,7 +40,7 @@ TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 SERVER = "--url --api-key"
 FLAGS = {
     "serve": "MODEL --model --replicas --prefill --decode --role-controller --routing --share-pages "
-    "--kv-events-config --kv-transfer-address "
+    "--kv-events-config --kv-transfer-address --kv-transport "
     "--no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --gateways --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "

@@ -72,6 +72,15 @@ def test_engines_that_keep_all(tmp_path, done, changes, caplog: pytest.LogCaptur
     assert ("engines on a GPU have none" in caplog.text) == ("backend" in changes)
 
 
+@pytest.mark.parametrize("sandbox", [True, False])
+def test_agents_of_nixl_are_there_before_the_sandbox_is_closed(tmp_path, done, monkeypatch, sandbox) -> None:
+    monkeypatch.setattr(rights, "HelperAgents", lambda *, confined: done.append(confined) or "agents")
+    given = rights.rights_of(config(tmp_path, kv_transport="nixl", sandbox=sandbox))
+    assert done == ([True, ("files", False)] if sandbox else [False])
+    assert given.agents == "agents"
+    assert rights.rights_of(config(tmp_path)).agents is None
+
+
 def test_the_files_of_a_gguf_index_are_the_models(tmp_path: Path) -> None:
     """An index counts where this machine has made it: in the cache."""
     made, other = tmp_path / "cache" / "gguf" / "toy", tmp_path / "downloaded"

@@ -9,7 +9,7 @@ import threading
 import msgspec
 import pytest
 
-from firelane.kv.transfer import KVPeerError
+from firelane.kv.transfer import KVPeerError, handshake
 from firelane.kv.transfer.exported import TAG_BYTES
 from firelane.kv.transfer.handshake import Side, join, welcome
 from firelane.kv.transfer.messages import (
@@ -21,6 +21,7 @@ from firelane.kv.transfer.messages import (
     Join,
     Joined,
     Line,
+    NixlMemory,
     proof,
 )
 from tests.kv.test_transfer import BLOCK, PAGES, Engine, prompt
@@ -138,6 +139,29 @@ def test_what_a_source_has_said_is_of_no_use_on_another_connection(engine, lines
 
     with pytest.raises(KVPeerError, match="keys of the cluster differ"):
         attach(engine, replay)
+
+
+@pytest.mark.parametrize(
+    "nixl",
+    [None, NixlMemory(b"other", [1, 2]), NixlMemory(b"metadata", [1, 3])],
+    ids=["none", "agent", "place"],
+)
+def test_memory_for_nixl_that_was_changed_on_the_way_is_refused(engine, nixl):
+    """Whoever could change it would have the reader's agent connect to another one."""
+
+    def changed(line):
+        line.send(Hello(VERSION, NONCE))
+        theirs = line.receive(Join)
+        true = Joined(
+            engine_id="peer", counts=[PAGES], maps=False, nixl=NixlMemory(b"metadata", [1, 2]), proof=b""
+        )
+        facts = handshake._source_facts(true)
+        said = proof(KEY, "source", NONCE, theirs.nonce, *facts)
+        line.send(msgspec.structs.replace(true, nixl=nixl, proof=said))
+        line.close()
+
+    with pytest.raises(KVPeerError, match="keys of the cluster differ"):
+        attach(engine, changed)
 
 
 def test_a_source_of_another_version_is_refused(engine):

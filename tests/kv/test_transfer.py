@@ -18,7 +18,6 @@ from firelane.kv import KvCache, StateSave, StateSnapshots, WantedPage, WantedSt
 from firelane.kv.incoming import STATES
 from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, PlainCopier, page_copier, reader
 from firelane.kv.transfer.checksum import checksum
-from firelane.nixl.installed import is_installed
 from firelane.nixl.processes import HelperAgents
 from tests.kv.shared_pages import page_memory
 from tests.kv.thread_agents import ThreadAgents
@@ -144,15 +143,11 @@ def copier(request, cache_dir):
     return PlainCopier() if request.param == "plain" else page_copier(cache_dir)
 
 
-INSTALLED = pytest.mark.skipif(not is_installed(), reason="NIXL is not installed (the extra `rdma`)")
-TRANSPORTS = ["shm", "tcp", "nixl", pytest.param("nixl-installed", marks=INSTALLED)]
 AGENTS = {"nixl": ThreadAgents, "nixl-installed": HelperAgents}
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=["shm", "tcp", "nixl"])
 def transport(request, copier):
-    if request.param == "nixl-installed" and not isinstance(copier, PlainCopier):
-        pytest.skip("NIXL does the same whoever copies: once is enough")
     return request.param, copier
 
 

@@ -42,9 +42,6 @@ class CopyingLibrary:
         self.peers.add(text)
         return text
 
-    def detach(self, name):
-        self.peers.remove(name)
-
     def begin(self, name, theirs, ours):
         assert name in self.peers
         for (source, nbytes), (into, room) in zip(theirs, ours, strict=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from firelane.cli import build_parser
+from firelane.cli import build_parser, router_options
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.router_options import with_routers
 from firelane.engine_config import EngineConfig
@@ -151,6 +151,22 @@ def options(tmp_path, *words: str, key: str = "k" * 16, **changes):
     engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, backend="cpu", **changes)
     settings = Environment(cache_dir=tmp_path, cluster_key=key)
     return with_routers(arguments, EngineOptions(engine=engine, replicas=2), settings)
+
+
+def test_pages_by_nixl_lie_in_shared_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(router_options, "is_installed", lambda: True)
+    made = options(tmp_path, "--kv-transfer-address", "10.0.0.1:5600", "--kv-transport", "nixl")
+    assert [(c.kv_transport, c.kv_cache_memory) for c in made.configs()] == [("nixl", "shared")] * 2
+    made = options(tmp_path, "--kv-transfer-address", "10.0.0.1:5600")
+    assert {c.kv_transport for c in made.configs()} == {"tcp"}
+
+
+def test_nixl_has_to_be_installed_and_to_have_an_address(tmp_path, monkeypatch):
+    monkeypatch.setattr(router_options, "is_installed", lambda: False)
+    with pytest.raises(UsageError, match=r"pip install 'firelane\[rdma\]'"):
+        options(tmp_path, "--kv-transfer-address", "10.0.0.1:5600", "--kv-transport", "nixl")
+    with pytest.raises(UsageError, match="give --kv-transfer-address"):
+        options(tmp_path, "--kv-transport", "nixl")
 
 
 def test_each_engine_has_a_port(tmp_path):

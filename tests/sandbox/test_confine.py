@@ -207,6 +207,36 @@ except OSError as error:
 """
 
 
+AGENT = """
+import os, socket, subprocess, sys
+from firelane.sandbox.confine import confine_agent
+
+confine_agent()
+works = (
+    lambda: open(sys.argv[1]),
+    lambda: open(f"/proc/{os.getppid()}/environ").read(),
+    lambda: subprocess.run(["true"]),
+    lambda: socket.create_server(("127.0.0.1", 0)),
+    lambda: os.listdir("/sys/class"),
+)
+for work in works:
+    try:
+        work()
+        print("done")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@needs_landlock
+@needs_filters
+def test_an_agent_has_the_network_and_no_files_nor_programs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", AGENT, str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*["PermissionError"] * 3, "done", "done"]
+
+
 @needs_landlock
 @needs_filters
 def test_a_worker_reads_python_and_nothing_else(tmp_path: Path) -> None:

@@ -175,8 +175,8 @@ class NixlTransport:
         self._started_s = float("-inf")
         self._is_closed = False
 
-    def agent(self, wait_s: float = WAIT_S) -> NixlAgent | None:
-        """One that lives; None: pages have to travel in another way."""
+    def agent(self, wait_s: float | None = None) -> NixlAgent | None:
+        """One that lives; None: pages have to travel in another way. wait_s: WAIT_S by default."""
         with self._guard:
             if self._agent is not None and self._agent.answers():
                 return self._agent
@@ -184,7 +184,7 @@ class NixlTransport:
                 return None
             starting = self._starting
         if starting is not None:
-            starting.join(wait_s)
+            starting.join(WAIT_S if wait_s is None else wait_s)
         with self._guard:
             return self._agent
 

@@ -1,0 +1,52 @@
+"""Two servers whose pages travel by NIXL: the client gets what one server would have given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_support import metric
+
+from firelane.bench.server import ServerProcess
+from firelane.nixl.installed import is_installed
+from tests.e2e.test_transfer_client import free_port, post, prefilled, request
+
+pytestmark = pytest.mark.skipif(not is_installed(), reason="NIXL is not installed (the extra `rdma`)")
+PATH = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def servers(
+    environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    """prefill, decode."""
+    key_file = tmp_path_factory.mktemp("key") / "cluster"
+    key_file.write_text("0123456789abcdef0123456789abcdef\n")
+    with start(environ, key_file) as prefill, start(environ, key_file) as decode:
+        yield prefill, decode
+
+
+def start(environ: dict[str, str], key_file: Path) -> ServerProcess:
+    options = ["--kv-transport", "nixl", "--kv-transfer-address", f"127.0.0.1:{free_port()}"]
+    return ServerProcess(
+        ["--threads", "1", "--max-num-seqs", "8", *options, "--cluster-key-file", str(key_file)],
+        environ={**environ, "FIRELANE_LOG_LEVEL": "debug"},
+    )
+
+
+def test_pages_of_engines_in_their_sandboxes_travel_by_nixl(
+    servers: tuple[ServerProcess, ServerProcess], cpu_server: ServerProcess
+) -> None:
+    prefill, decode = servers
+    body = request(70, PATH)
+    expected = post(cpu_server, PATH, body)
+    params = prefilled(prefill, PATH, body)["kv_transfer_params"]
+    before = metric(decode.url, "firelane:kv_pulled_bytes_total")
+    answer = post(decode, PATH, {**body, "kv_transfer_params": params})
+    assert answer["choices"] == expected["choices"]
+    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached >= answer["usage"]["prompt_tokens"] // 2
+    assert metric(decode.url, "firelane:kv_pulled_bytes_total") > before
+    assert "transport=nixl" in decode.log
+    assert "nixl_" not in decode.log + prefill.log  # no agent was lost, or refused
