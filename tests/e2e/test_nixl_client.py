@@ -10,7 +10,7 @@ from e2e_support import metric
 
 from firelane.bench.server import ServerProcess
 from firelane.nixl.installed import is_installed
-from tests.e2e.test_transfer_client import free_port, post, prefilled, request
+from tests.e2e.test_transfer_client import free_port, pages_come_in_time
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="NIXL is not installed (the extra `rdma`)")
 PATH = "/v1/completions"
@@ -39,14 +39,8 @@ def test_pages_of_engines_in_their_sandboxes_travel_by_nixl(
     servers: tuple[ServerProcess, ServerProcess], cpu_server: ServerProcess
 ) -> None:
     prefill, decode = servers
-    body = request(70, PATH)
-    expected = post(cpu_server, PATH, body)
-    params = prefilled(prefill, PATH, body)["kv_transfer_params"]
     before = metric(decode.url, "firelane:kv_pulled_bytes_total")
-    answer = post(decode, PATH, {**body, "kv_transfer_params": params})
-    assert answer["choices"] == expected["choices"]
-    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    assert cached >= answer["usage"]["prompt_tokens"] // 2
+    pages_come_in_time(prefill, decode, cpu_server, PATH, 70)
     assert metric(decode.url, "firelane:kv_pulled_bytes_total") > before
     assert "transport=nixl" in decode.log
     assert "nixl_" not in decode.log + prefill.log  # no agent was lost, or refused

@@ -73,24 +73,35 @@ def request(number: int, path: str) -> dict[str, Any]:
     return {**BODY, "messages": [{"role": "user", "content": prompt}]}
 
 
+def pages_come_in_time(
+    prefill: ServerProcess, decode: ServerProcess, whole: ServerProcess, path: str, first: int
+) -> None:
+    """Both legs of some prompt, with the answer that a whole server gives. Pages that take longer than computing
+    them would, as on a busy machine, are computed: the answer is the same, and another prompt may be in time."""
+    for number in range(first, first + 10):
+        body = request(number, path)
+        expected = post(whole, path, body)
+        params = prefilled(prefill, path, body)["kv_transfer_params"]
+        assert params["do_remote_prefill"] is True
+        assert params["do_remote_decode"] is False
+        assert params["remote_host"] == "127.0.0.1"
+        assert len(params["remote_block_ids"]) >= 4
+        answer = post(decode, path, {**body, "kv_transfer_params": params})
+        assert answer["choices"] == expected["choices"]
+        assert "kv_transfer_params" not in answer
+        usage = answer["usage"]
+        if usage["prompt_tokens_details"]["cached_tokens"] >= usage["prompt_tokens"] // 2:
+            return
+    raise AssertionError("no prompt's pages came in time")
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_the_decode_leg_goes_on_with_the_pages(
     servers: tuple[ServerProcess, ServerProcess], cpu_server: ServerProcess, path: str
 ) -> None:
     prefill, decode = servers
-    body = request(len(path), path)
-    expected = post(cpu_server, path, body)
-    params = prefilled(prefill, path, body)["kv_transfer_params"]
-    assert params["do_remote_prefill"] is True
-    assert params["do_remote_decode"] is False
-    assert params["remote_host"] == "127.0.0.1"
-    assert len(params["remote_block_ids"]) >= 4
     before = metric(decode.url, "firelane:kv_pulled_bytes_total")
-    answer = post(decode, path, {**body, "kv_transfer_params": params})
-    assert answer["choices"] == expected["choices"]
-    assert "kv_transfer_params" not in answer
-    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    assert cached >= answer["usage"]["prompt_tokens"] // 2
+    pages_come_in_time(prefill, decode, cpu_server, path, 100 * len(path))
     assert metric(decode.url, "firelane:kv_pulled_bytes_total") > before
 
 
