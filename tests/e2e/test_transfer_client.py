@@ -76,8 +76,9 @@ def request(number: int, path: str) -> dict[str, Any]:
 def pages_come_in_time(
     prefill: ServerProcess, decode: ServerProcess, whole: ServerProcess, path: str, first: int
 ) -> None:
-    """Both legs of some prompt, with the answer that a whole server gives. Pages that take longer than computing
-    them would, as on a busy machine, are computed: the answer is the same, and another prompt may be in time."""
+    """Both legs of some prompt, with the answer that a whole server gives. Pages that take longer than
+    computing them would, as on a busy machine, are computed: the answer is the same, and another prompt may
+    be in time."""
     for number in range(first, first + 10):
         body = request(number, path)
         expected = post(whole, path, body)
