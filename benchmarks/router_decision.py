@@ -2,7 +2,9 @@
 
 100 engines with requests in flight and, for page-aware and least-time, 10^6 known pages. A decision is all
 between a request and its engine: which engines serve, and serve well, the choice among them, and its record.
-Of prompts, a beginning is known to all engines, and up to 25,000 tokens to one."""
+`pages told` is the record's time, later on, for the pages that the engine tells once it has computed the
+prompt, and for giving them up again. Of prompts, a beginning is known to all engines, and up to 25,000 tokens
+to one."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import argparse
 import os
 import time
 import tracemalloc
+from collections.abc import Sequence
 from statistics import median
 
 from firelane.gateway.engines.ejection import OutlierEjection
@@ -39,8 +42,13 @@ def main() -> None:
     tracemalloc.stop()
     for tokens in options.tokens or TOKENS:
         for name in options.policy or POLICIES:
-            rounds = [_time(_router(name, record), engines, tokens, known) for _ in range(ROUNDS)]
-            print(f"{name}, {tokens} tokens: {median(rounds):.1f} us ({min(rounds):.1f}-{max(rounds):.1f})")
+            rounds = [_time(_router(name, record), engines, tokens, known, record) for _ in range(ROUNDS)]
+            decision, told = zip(*rounds, strict=True)
+            print(f"{name}, {tokens} tokens: {_text(decision)} us; pages told {_text(told)} us", flush=True)
+
+
+def _text(times: Sequence[float]) -> str:
+    return f"{median(times):.1f} ({min(times):.1f}-{max(times):.1f})"
 
 
 def _router(name: str, record: PageRecord) -> Router:
@@ -77,16 +85,24 @@ def _record(links: list[EngineLink]) -> tuple[PageRecord, list[bytes]]:
     return record, known
 
 
-def _time(router: Router, engines: ReplicaSet, tokens: int, known: list[bytes]) -> float:
-    """The median, in microseconds."""
-    times: list[float] = []
+def _time(
+    router: Router, engines: ReplicaSet, tokens: int, known: list[bytes], record: PageRecord
+) -> tuple[float, float]:
+    """The medians, in microseconds: of a decision, and of what the record is told of its pages."""
+    times, told = list[float](), list[float]()
     ejection = OutlierEjection()
     for i in range(DECISIONS):
         flight = _flight((known[i % len(known)] + os.urandom(4 * tokens))[: 4 * tokens])
         began = time.perf_counter()
-        router.route(flight, ejection.admitted(engines.serving, began))
+        route = router.route(flight, ejection.admitted(engines.serving, began))
         times.append(1e6 * (time.perf_counter() - began))
-    return median(times)
+        assert route is not None
+        new = page_names(b"", flight.request.prompt)[flight.cached_tokens // PAGE_TOKENS :]
+        began = time.perf_counter()
+        record.tell(route.link, new, ())
+        record.tell(route.link, (), new)
+        told.append(1e6 * (time.perf_counter() - began))
+    return median(times), median(told)
 
 
 if __name__ == "__main__":

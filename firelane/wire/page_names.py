@@ -6,6 +6,8 @@ from xxhash import xxh3_64_intdigest
 
 PAGE_TOKENS = 256
 """Coarser than engines' blocks: less to hash and to remember, and what is missed is less than a page."""
+PAGES_AT_ONCE = 16
+"""That are hashed together: fewer calls, for some names that nobody asks for."""
 
 
 def page_names(salt: bytes, prompt: bytes, page_tokens: int = PAGE_TOKENS) -> list[int]:
@@ -25,3 +27,26 @@ def more_page_names(
         name = xxh3_64_intdigest(tokens[end - step : end], name)
         names.append(name)
     return names
+
+
+class PageNames:
+    """The names of page_names, hashed as far as they are asked for: a page's name needs those before it, and
+    whoever looks for the longest cached beginning needs few behind its end. Keeps the prompt."""
+
+    __slots__ = ("_length", "_names", "_prompt", "_salt")
+
+    def __init__(self, salt: bytes, prompt: bytes) -> None:
+        self._salt, self._prompt = salt, memoryview(prompt)
+        self._names: list[int] = []
+        self._length = len(prompt) // (4 * PAGE_TOKENS)
+
+    def __len__(self) -> int:
+        """Full pages of the prompt."""
+        return self._length
+
+    def __getitem__(self, index: int, /) -> int:
+        """index: from 0. Raises IndexError beyond the last page."""
+        names = self._names
+        if index >= len(names):
+            more_page_names(names, self._salt, self._prompt[: 4 * PAGE_TOKENS * (index + PAGES_AT_ONCE)])
+        return names[index]

@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.page_record import CachedPages, PageOwner, PageRecord
-from firelane.wire.page_names import PAGE_TOKENS, page_names
+from firelane.wire.page_names import PAGE_TOKENS, PageNames
+
+MOST_GROUPS = 64
+"""Of engines that have the same pages, whose others are kept."""
 
 
 class Asked(NamedTuple):
     """Pages of a prompt, and how many of them engines have."""
 
     flight: InFlight
-    names: list[int]
+    names: PageNames
     cached: list[CachedPages]
 
 
@@ -33,11 +36,12 @@ class AskedPages:
         self._asked: Asked | None = None
         self._lives: list[int] = []
         self._places: dict[int, int] = {}
+        self._rest: dict[frozenset[int], dict[int, int]] = {}
 
     def ask(self, flight: InFlight) -> Asked:
         asked = self._asked
         if asked is None or asked.flight is not flight:
-            names = page_names(flight.request.salt, flight.request.prompt)
+            names = PageNames(flight.request.salt, flight.request.prompt)
             asked = self._asked = Asked(flight, names, self._record.cached(names))
         return asked
 
@@ -48,10 +52,9 @@ class AskedPages:
         places = self._places_of(engines)
         usual_pages, most = max(cached, key=_number)
         if 2 * len(most) <= len(engines):
-            usual_pages, rest = 0, set[int]()
+            usual_pages, others = 0, dict[int, int]()
         else:
-            rest = places.keys() - most
-        others = {places[life]: 0 for life in rest}
+            others = self._without(most).copy()
         for pages, lives in cached:
             if pages != usual_pages:
                 others.update({places[life]: pages * PAGE_TOKENS for life in lives if life in places})
@@ -68,7 +71,17 @@ class AskedPages:
         lives = [engine.life for engine in engines]
         if lives != self._lives:
             self._lives, self._places = lives, {life: i for i, life in enumerate(lives)}
+            self._rest.clear()
         return self._places
+
+    def _without(self, lives: frozenset[int]) -> dict[int, int]:
+        """The other engines' places, each with none of the tokens."""
+        rest = self._rest.get(lives)
+        if rest is None:
+            if len(self._rest) >= MOST_GROUPS:
+                self._rest.clear()
+            rest = self._rest[lives] = {self._places[life]: 0 for life in self._places.keys() - lives}
+        return rest
 
 
 def _number(cached: CachedPages) -> int:

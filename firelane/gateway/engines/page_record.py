@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from firelane.gateway.engines.expected_pages import ExpectedPages, PromptPages
 from firelane.wire.page_names import PAGE_TOKENS
 
 LEAST_PAGES = 64
@@ -34,7 +34,7 @@ class CachedPages(NamedTuple):
 
 class _Owner:
     """Pages of one life of an engine. told: those that it says it has. expected: of prompts that were sent
-    there, the least recently used first. tells: it has said what it has. bit: of it in masks."""
+    there. tells: it has said what it has. bit: of it in masks."""
 
     __slots__ = ("bit", "capacity", "expected", "life", "tells", "told")
 
@@ -42,62 +42,88 @@ class _Owner:
         self.life, self.bit, self.tells = engine.life, bit, False
         self.capacity = min(MOST_PAGES, max(LEAST_PAGES, engine.kv_tokens // PAGE_TOKENS))
         self.told: set[int] = set()
-        self.expected: OrderedDict[int, None] = OrderedDict()
+        self.expected = ExpectedPages(self.told)
 
 
 class PageRecord:
     """Pages by engine. A page has a mask of its owners: one look-up for each page of a prompt finds those of
     all engines. _lives: of the engines in a mask, as masks that many prompts share need not be taken apart
-    again each time."""
+    again each time. _tails: owners that may expect pages behind this one which have no name yet."""
 
     def __init__(self) -> None:
         self._owners: dict[str, _Owner] = {}
+        self._by_bit: dict[int, _Owner] = {}
         self._masks: dict[int, int] = {}
+        self._tails: dict[int, int] = {}
         self._lives: dict[int, frozenset[int]] = {}
 
     def __len__(self) -> int:
         """Pages of all engines together."""
         return sum(len(owner.told) + len(owner.expected) for owner in self._owners.values())
 
-    def cached(self, names: Sequence[int]) -> list[CachedPages]:
+    def cached(self, pages: PromptPages) -> list[CachedPages]:
         """Engines that have leading pages of a prompt of these, by their number. An engine that has a page
-        is taken to have those before, so that few are looked for."""
+        is taken to have those before, so that few are looked for, and named."""
         found: list[CachedPages] = []
-        owners = self._masks.get(names[0], 0) if names else 0
-        last = 0
+        owners = self._masks.get(pages[0], 0) if len(pages) else 0
+        last, end = 0, len(pages)
         while owners:
-            last = self._last(names, last, owners)
-            still = self._masks.get(names[last + 1], 0) & owners if last + 1 < len(names) else 0
-            found.append(CachedPages(last + 1, self._lives_of(owners & ~still)))
+            last = self._last(pages, last, owners)
+            if last + 1 == end:
+                found.append(CachedPages(end, self._lives_of(owners)))
+                break
+            tails = self._tails.get(pages[last], 0) & owners
+            if tails and self._name_along(pages, last, tails):
+                continue
+            still = self._masks.get(pages[last + 1], 0) & owners
+            if still != owners:
+                found.append(CachedPages(last + 1, self._lives_of(owners & ~still)))
             owners, last = still, last + 1
         return found
 
-    def _last(self, names: Sequence[int], first: int, owners: int) -> int:
-        """The last page that all these owners have, of which `first` is one."""
-        get, beyond = self._masks.get, len(names)
-        if get(names[-1], 0) & owners == owners:
-            return beyond - 1
+    def _last(self, pages: PromptPages, first: int, owners: int) -> int:
+        """The last page that all these owners have, `first` among them: steps that double, then halves."""
+        get, beyond, step = self._masks.get, len(pages), 1
+        while first + step < beyond:
+            if get(pages[first + step], 0) & owners != owners:
+                beyond = first + step
+            else:
+                first, step = first + step, 2 * step
         while beyond - first > 1:
             middle = (first + beyond) // 2
-            if get(names[middle], 0) & owners == owners:
+            if get(pages[middle], 0) & owners == owners:
                 first = middle
             else:
                 beyond = middle
         return first
 
-    def expect(self, engine: PageOwner, names: Sequence[int], known: int = 0) -> None:
+    def _name_along(self, pages: PromptPages, index: int, owners: int) -> bool:
+        """Name what these owners expect behind a page, as far as it is this prompt's; if any."""
+        name, any_new = pages[index], False
+        while owners:
+            bit = owners & -owners
+            owners -= bit
+            new = self._by_bit[bit].expected.name_along(name, pages, index)
+            self._mark(self._by_bit[bit], new)
+            any_new = any_new or bool(new)
+        return any_new
+
+    def expect(self, engine: PageOwner, pages: PromptPages, known: int = 0) -> None:
         """The engine is sent a prompt of these pages, of which the record has the first `known` for it. The
         last page is the first that is forgotten."""
         owner = self._owner(engine)
-        told, expected, masks = owner.told, owner.expected, self._masks
-        for name in reversed(names[known if owner.tells else 0 : owner.capacity]):
-            if name in expected:
-                expected.move_to_end(name)
-            elif name not in told:
-                expected[name] = None
-                masks[name] = masks.get(name, 0) | owner.bit
+        expected, first, end = owner.expected, known if owner.tells else 0, min(len(pages), owner.capacity)
+        if first >= end:
+            return
+        if owner.tells and pages[first] not in owner.told and pages[first] not in expected.named:
+            self._mark(owner, [expected.add_later(pages, first, end)])
+            self._mark(owner, expected.name_oldest())
+        else:
+            self._mark(owner, expected.add(pages, first, end))
         while len(expected) > owner.capacity:
-            self._unmark(expected.popitem(last=False)[0], owner.bit)
+            name = expected.forget_one()
+            if name is not None:
+                self._unmark(name, owner.bit)
 
     def tell(
         self, engine: PageOwner, stored: Iterable[int], removed: Iterable[int], *, is_whole: bool = False
@@ -108,17 +134,16 @@ class PageRecord:
             self.forget(engine.name)
         owner = self._owner(engine)
         owner.tells = True
-        for name in removed:
-            if name in owner.told or name in owner.expected:
-                owner.told.discard(name)
-                owner.expected.pop(name, None)
-                self._unmark(name, owner.bit)
+        self._remove(owner, removed)
+        told, expected, masks, bit = owner.told, owner.expected.named, self._masks, owner.bit
         for name in stored:
-            if len(owner.told) >= owner.capacity:
+            if len(told) >= owner.capacity:
                 break
-            owner.expected.pop(name, None)
-            owner.told.add(name)
-            self._masks[name] = self._masks.get(name, 0) | owner.bit
+            told.add(name)
+            masks[name] = masks.get(name, 0) | bit
+            if name in expected:
+                self._expect_no_more(owner, name)
+        self._mark(owner, owner.expected.settle())
 
     def lost(self, engine: PageOwner) -> None:
         """The engine has gone, with its pages."""
@@ -131,7 +156,8 @@ class PageRecord:
         owner = self._owners.pop(name, None)
         if owner is not None:
             self._lives.clear()
-            for page in (*owner.told, *owner.expected):
+            del self._by_bit[owner.bit]
+            for page in (*owner.told, *owner.expected.names):
                 self._unmark(page, owner.bit)
 
     def _owner(self, engine: PageOwner) -> _Owner:
@@ -139,10 +165,10 @@ class PageRecord:
         if owner is not None and owner.life == engine.life:
             return owner
         self.forget(engine.name)
-        taken, bit = {other.bit for other in self._owners.values()}, 1
-        while bit in taken:
+        bit = 1
+        while bit in self._by_bit:
             bit <<= 1
-        made = self._owners[engine.name] = _Owner(engine, bit)
+        made = self._owners[engine.name] = self._by_bit[bit] = _Owner(engine, bit)
         return made
 
     def _lives_of(self, mask: int) -> frozenset[int]:
@@ -154,9 +180,37 @@ class PageRecord:
             self._lives[mask] = lives
         return lives
 
+    def _remove(self, owner: _Owner, names: Iterable[int]) -> None:
+        """The owner has given the pages up; `settle` is to follow."""
+        told, expected, masks, bit = owner.told, owner.expected.named, self._masks, owner.bit
+        for name in names:
+            if name in expected:
+                self._expect_no_more(owner, name)
+            elif name not in told:
+                continue
+            told.discard(name)
+            left = masks.pop(name) & ~bit
+            if left:
+                masks[name] = left
+
+    def _expect_no_more(self, owner: _Owner, name: int) -> None:
+        owner.expected.remove(name)
+        _take_out(self._tails, name, owner.bit)
+
+    def _mark(self, owner: _Owner, names: list[int]) -> None:
+        """Names that the owner's expected pages have got."""
+        masks, tails, bit = self._masks, self._tails, owner.bit
+        for name in names:
+            masks[name] = masks.get(name, 0) | bit
+            if owner.expected.goes_on_behind(name):
+                tails[name] = tails.get(name, 0) | bit
+
     def _unmark(self, page: int, bit: int) -> None:
-        left = self._masks[page] & ~bit
-        if left:
-            self._masks[page] = left
-        else:
-            del self._masks[page]
+        _take_out(self._masks, page, bit)
+        _take_out(self._tails, page, bit)
+
+
+def _take_out(masks: dict[int, int], page: int, bit: int) -> None:
+    left = masks.pop(page, 0) & ~bit
+    if left:
+        masks[page] = left

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.page_record import PageOwner, PageRecord
-from firelane.wire.page_names import PAGE_TOKENS, page_names
+from firelane.wire.page_names import PAGE_TOKENS, PageNames
 
 
 class PageSource(PageOwner, Protocol):
@@ -43,7 +43,7 @@ class SharedPages:
         request = flight.request
         if request.pooling is not None or request.pages_at:
             return
-        names = page_names(request.salt, request.prompt)
+        names = PageNames(request.salt, request.prompt)
         cached = {life: pages for pages, lives in self._record.cached(names) for life in lives}
         own = cached.get(engine.life, 0)
         self._record.expect(engine, names, own)

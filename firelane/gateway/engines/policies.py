@@ -71,7 +71,8 @@ def tokens_ahead(engine: Candidate) -> int:
 
 def least_recently_used(engines: Sequence[EngineT], used: dict[str, int]) -> EngineT:
     """used: turns at which engines got a request last, by their names."""
-    turns = [used.get(engine.name, 0) for engine in engines]
+    get = used.get
+    turns = [get(engine.name, 0) for engine in engines]
     return engines[turns.index(min(turns))]
 
 
