@@ -1,6 +1,7 @@
 """Page transfer between two engines of one machine.
 
-    python benchmarks/page_transfer.py bandwidth        pages by shared memory and by TCP, beside memcpy
+    python benchmarks/page_transfer.py bandwidth        pages by shared memory, TCP, and NIXL where it is
+                                                        installed, beside memcpy; UCX_TLS=tcp: NIXL over TCP
     python benchmarks/page_transfer.py handover MODEL   from the first token of a long prompt at one engine
                                                         to the first step at another one that has its pages
 
@@ -27,6 +28,8 @@ from firelane.contract import PageMemory
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
+from firelane.nixl.installed import is_installed
+from firelane.nixl.processes import HelperAgents
 from firelane.wire import peers
 from firelane.wire.frames import FromEngine, NewRequest, Ready, Sampling, StepFrame, Submit
 from firelane.wire.peers import PeerConnection, PeerReady
@@ -48,26 +51,35 @@ def copier() -> PageCopier:
     return page_copier(env.read().cache_dir)
 
 
-def pool(pages: int) -> tuple[PageMemory, KvCache, PeerTransfer]:
+def pool(pages: int) -> tuple[PageMemory, KvCache]:
     fd, memory = shared_zeroed(pages * PAGE_BYTES, reserved=False)
     shaped = memory[: pages * PAGE_BYTES].reshape(pages, PAGE_BYTES)
     shaped[:] = np.arange(pages, dtype=np.uint8)[:, None]
     described = PageMemory(pages=shaped, layout_id="benchmark", fd=fd)
-    kv = KvCache(pages, BLOCK)
-    return described, kv, PeerTransfer(ExportedPool(described, kv, "benchmark", copier()))
+    return described, KvCache(pages, BLOCK)
 
 
 def source_process(fds: list[int]) -> None:
     """The other process: all pages have names; serves until its standard input ends."""
-    _, kv, transfer = pool(PAGES)
+    memory, kv = pool(PAGES)
+    transfer = reader(memory, kv, "nixl" if is_installed() else "tcp")
     tokens, chain = prompt(PAGES * BLOCK), kv.chain(b"")
     tables = kv.share(len(tokens), kv.search.no_hit)
     kv.reserve(tables, kv.search.no_hit)
     kv.publish(tables, chain, tokens, PAGES)
+    transfer.prepare()
+    sys.stdin.readline()  # the readers are ready, too
     for fd in fds:
         transfer.export(socket.socket(fileno=fd))
     sys.stdin.read()
     transfer.close()
+
+
+def reader(memory: PageMemory, kv: KvCache, transport: str) -> PeerTransfer:
+    """The transfer of an engine with these pages, which has others' in this way."""
+    agents = HelperAgents() if transport == "nixl" else None
+    exported = ExportedPool(memory, kv, "benchmark", copier())
+    return PeerTransfer(exported, maps=transport != "tcp" and agents is None, nixl=agents)
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -78,45 +90,61 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 def bandwidth(repeats: int) -> None:
     ends = {"shm": socket.socketpair(), "tcp": tcp_pair()}
+    if is_installed():
+        ends["nixl"] = tcp_pair()
     fds = [theirs.fileno() for _, theirs in ends.values()]
     process = subprocess.Popen(
         [sys.executable, __file__, SIDE, *map(str, fds)], pass_fds=fds, stdin=subprocess.PIPE
     )
-    memory, kv, transfer = pool(PAGES)
+    memory, kv = pool(PAGES)
+    transfers = {name: reader(memory, kv, name) for name in ends}
+    for transfer in transfers.values():
+        transfer.prepare()
+    process.stdin.write(b"\n")
+    process.stdin.flush()
     readers = {}
     for name, (ours, theirs) in ends.items():
         theirs.close()
-        time.sleep(1)
-        reader = (
-            transfer
-            if name == "shm"
-            else PeerTransfer(ExportedPool(memory, kv, "benchmark", copier()), maps=False)
-        )
-        readers[name] = reader, reader.attach(ours)
+        readers[name] = transfers[name], transfers[name].attach(ours)
+        assert transfers[name].transport(readers[name][1]) == name
+    report(memory.pages.nbytes, in_turns(memory, kv, readers, repeats))
+    process.stdin.close()
+    process.wait()
+    for transfer in transfers.values():
+        transfer.close()
+
+
+def in_turns(
+    memory: PageMemory, kv: KvCache, readers: dict[str, tuple[PeerTransfer, str]], repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of each copy of all pages."""
     wanted = kv.search.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
     mine = kv.incoming.begin(wanted, PAGES)
     other = shared_zeroed(memory.pages.nbytes, reserved=False)[1][: memory.pages.nbytes].reshape(PAGES, -1)
-    seconds: dict[str, list[float]] = {"memcpy": [], "shm": [], "tcp": []}
+    seconds: dict[str, list[float]] = {name: [] for name in ("memcpy", *readers)}
     for _ in range(repeats + 1):
         began_s = time.perf_counter()
         for page in np.random.default_rng(0).permutation(PAGES):
             np.copyto(other[page], memory.pages[page])
         seconds["memcpy"].append(time.perf_counter() - began_s)
-        for name, (reader, peer) in readers.items():
-            reader.pull(peer, wanted, mine, time.monotonic() + 60)
-            while not (settled := reader.poll()):
+        for name, (transfer, peer) in readers.items():
+            transfer.pull(peer, wanted, mine, time.monotonic() + 60)
+            while not (settled := transfer.poll()):
                 time.sleep(0.0002)
             assert settled[0].outcome == "ok", settled[0]
             seconds[name].append(settled[0].seconds)
     for times in seconds.values():
         del times[0]  # memory that was not touched before
+    return seconds
+
+
+def report(nbytes: int, seconds: dict[str, list[float]]) -> None:
     for name, times in seconds.items():
         ratio = median(m / t for m, t in zip(seconds["memcpy"], times, strict=True))
-        rate = memory.pages.nbytes / median(times) / 1e9
-        print(f"{name:8s} {rate:6.2f} GB/s   {ratio:5.2f} of memcpy   {median(times) * 1e3:7.1f} ms")
-    process.stdin.close()
-    process.wait()
-    transfer.close()
+        print(
+            f"{name:8s} {nbytes / median(times) / 1e9:6.2f} GB/s   {ratio:5.2f} of memcpy   "
+            f"{median(times) * 1e3:7.1f} ms"
+        )
 
 
 class Engine:

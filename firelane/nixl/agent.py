@@ -29,10 +29,11 @@ from firelane.nixl.messages import (
 from firelane.nixl.peers import Peers
 from firelane.nixl.session import Session
 
-SPIN_S, ATTENTIVE_S = 0.02, 10.0
-"""Since something has moved: how long to look all the time, and how long to look often."""
+BUSY_S, ATTENTIVE_S = 0.05, 10.0
+"""Since something has happened: how long others are taken to read, and how long they may soon."""
 SOON_S, OFTEN_S, SELDOM_S = 0.00005, 0.001, 0.1
-"""Pauses between two looks: while something is awaited, after that for a while, and then."""
+"""Pauses between two looks: while somebody reads, after that for a while, and then. To look all the time
+would take a core, which the engine needs."""
 MOST_CLOSED = 16
 """Sessions whose transfers do not end, each with its staging memory: with more the agent ends, and they with
 it."""
@@ -52,7 +53,8 @@ class Agent:
         """Their last transfers have not ended."""
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._moved_s = 0.0
+        self._moved_s = self._busy_s = float("-inf")
+        """When something of this engine's has come, and when others began to read."""
 
     def run(self) -> None:
         """Until the engine hangs up, or too much of what was has to be kept."""
@@ -65,7 +67,7 @@ class Agent:
             if self._library is not None:
                 self._library.progress()
             for session in self._sessions.values():
-                if session.progress():
+                while session.progress():
                     self._moved_s = time.monotonic()
             self._closed = [session for session in self._closed if not session.has_ended()]
             if len(self._closed) > MOST_CLOSED or (self._peers is not None and self._peers.is_full):
@@ -79,13 +81,13 @@ class Agent:
 
     def _pause_ms(self) -> float:
         """Of the next wait for messages; pauses of less are slept here."""
-        since_s = time.monotonic() - self._moved_s
-        if since_s < SPIN_S:
+        now_s = time.monotonic()
+        is_reading = any(session.is_reading for session in self._sessions.values())
+        if now_s < self._busy_s + BUSY_S or (is_reading and now_s < self._moved_s + ATTENTIVE_S):
+            time.sleep(SOON_S)
             return 0
-        if any(session.is_reading for session in self._sessions.values()):
-            time.sleep(SOON_S if since_s < 1 else OFTEN_S)
-            return 0
-        return (OFTEN_S if since_s < ATTENTIVE_S else SELDOM_S) * 1e3
+        is_soon = is_reading or now_s < max(self._moved_s, self._busy_s) + ATTENTIVE_S
+        return (OFTEN_S if is_soon else SELDOM_S) * 1e3
 
     def _obey(self) -> bool:
         """One message of the engine; False at its end."""
@@ -93,14 +95,15 @@ class Agent:
         if received is None:
             return False
         message, fds = received
-        self._moved_s = time.monotonic()
         if isinstance(message, Register):
             self._answer(message, fds)
         elif isinstance(message, Open) and len(fds) == 2:
             self._open(message, fds)
         elif isinstance(message, Ping):
             send(self._sock, Done())
-        elif not isinstance(message, Busy):
+        elif isinstance(message, Busy):
+            self._busy_s = time.monotonic()
+        else:
             raise AgentError(f"{type(message).__name__} is nothing for an agent")
         return True
 

@@ -10,6 +10,9 @@ from firelane.kv.transfer.nixl import MOST_PAGES, NixlSession
 from firelane.kv.transfer.page_copy import Numbers, PageCopier, Sums
 from firelane.nixl.messages import Piece
 
+BATCH = 128
+"""Pages of one Find: while the first of them are read there is nothing to copy, and nothing to read while the
+last ones are copied."""
 Tags = NDArray[np.uint64]
 
 
@@ -17,7 +20,7 @@ class NixlCopy:
     """From the source's memory into one half of the staging memory, while what is in the other one is copied
     to its places here, which gives its checksums. Tags are read once their pages are there."""
 
-    transport, streams = "nixl", False
+    transport, streams, batch = "nixl", False, BATCH
 
     def __init__(self, session: NixlSession, part: int, copier: PageCopier, pages: NDArray[np.uint8]) -> None:
         """part: 0 of pages, 1 of states. pages: here. Several have one session, in turns."""

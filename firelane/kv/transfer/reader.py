@@ -28,7 +28,7 @@ from firelane.nixl.messages import AgentError
 
 HANDSHAKE_S = 5.0
 BATCH = 32
-"""Pages of one Find."""
+"""Pages of one Find, of those that come one after the other anyway."""
 STATES_BATCH = 512
 """Names of one Find for a state."""
 AHEAD = 2
@@ -46,12 +46,14 @@ class Pull(NamedTuple):
 
 
 class Copy(Protocol):
-    """Copies of found pages, over one transport. streams: as in Find."""
+    """Copies of found pages, over one transport. streams: as in Find. batch: pages of one."""
 
     @property
     def transport(self) -> str: ...
     @property
     def streams(self) -> bool: ...
+    @property
+    def batch(self) -> int: ...
 
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
         """Copy these pages of the source to these places here; their checksums, and the tags that they had
@@ -68,7 +70,7 @@ class Copy(Protocol):
 class StreamedCopy:
     """From the connection itself. pages: here."""
 
-    transport, streams = "tcp", True
+    transport, streams, batch = "tcp", True, BATCH
 
     def __init__(self, line: Line, copier: PageCopier, pages: NDArray[np.uint8]) -> None:
         self._line, self._copier, self._pages = line, copier, pages
@@ -92,7 +94,7 @@ class StreamedCopy:
 class MappedCopy:
     """From the source's memory, mapped here. pages: here."""
 
-    transport, streams = "shm", False
+    transport, streams, batch = "shm", False, BATCH
 
     def __init__(
         self, fds: Sequence[int], num_pages: int, copier: PageCopier, pages: NDArray[np.uint8]
@@ -221,18 +223,20 @@ class PageReader:
         return -1
 
     def _fetch(self, pull: Pull, arrived: list[bool]) -> None:
-        starts = deque(range(0, len(pull.mine), BATCH))
+        part = self._parts[0]
+        batch = part.copy.batch
+        starts = deque(range(0, len(pull.mine), batch))
         asked: deque[int] = deque()
         while starts or asked:
             while starts and len(asked) < AHEAD:
                 start = starts.popleft()
-                wanted = [(page.group, page.name) for page in pull.wanted[start : start + BATCH]]
-                self._line.send(Find(wanted, streams=self._parts[0].copy.streams))
+                wanted = [(page.group, page.name) for page in pull.wanted[start : start + batch]]
+                self._line.send(Find(wanted, streams=part.copy.streams))
                 asked.append(start)
             start = asked.popleft()
-            places = pull.mine[start : start + BATCH]
-            came = self._take(self._line.receive(Found), self._parts[0], places, pull.deadline_s)
-            arrived[start : start + BATCH] = came
+            places = pull.mine[start : start + batch]
+            came = self._take(self._line.receive(Found), part, places, pull.deadline_s)
+            arrived[start : start + batch] = came
 
     def _take(self, found: Found, part: Part, mine: Sequence[int], deadline_s: float) -> list[bool]:
         """Copy what was found to these places; for each, whether it is there now."""
