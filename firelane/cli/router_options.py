@@ -7,7 +7,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firelane.engine_config import KV_TRANSPORTS
 from firelane.errors import UsageError
 from firelane.nixl.installed import is_installed
 
@@ -38,7 +37,7 @@ def add_routers(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         TRANSPORT,
-        choices=KV_TRANSPORTS,
+        choices=("tcp", "nixl"),
         default="tcp",
         help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
         "where both servers have it (needs the extra `rdma`; default: tcp)",
