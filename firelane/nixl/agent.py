@@ -7,6 +7,7 @@ import os
 import secrets
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -23,6 +24,7 @@ from firelane.nixl.messages import (
     Ping,
     Register,
     Registered,
+    pair,
     receive,
     send,
 )
@@ -40,11 +42,17 @@ it."""
 
 
 class Agent:
-    """Runs in a process of its own. Owns all that it is given."""
+    """Runs in a process of its own, but for its second, which has a thread there, an agent of NIXL of its own
+    and every other session: where a read is a copy by the processor, two run at a time. Owns all that it is
+    given."""
 
-    def __init__(self, sock: socket.socket, start: Callable[[str], Library] = Library) -> None:
+    def __init__(
+        self, sock: socket.socket, start: Callable[[str], Library] = Library, *, has_second: bool = True
+    ) -> None:
         """start: of NIXL's agent, by its name."""
         self._sock, self._start = sock, start
+        self._second = Second(start) if has_second else None
+        self._is_seconds_turn = False
         self._library: Library | None = None
         self._peers: Peers | None = None
         self._shown: list[NDArray[np.uint8]] = []
@@ -60,10 +68,10 @@ class Agent:
         """Until the engine hangs up, or too much of what was has to be kept."""
         while True:
             for fd, _ in self._poll.poll(self._pause_ms()):
-                if fd != self._sock.fileno():
+                if fd in self._sessions:
                     self._serve(self._sessions[fd])
-                elif not self._obey():
-                    return
+                elif fd != self._sock.fileno() or not self._obey():
+                    return  # the engine has ended, or the second agent
             if self._library is not None:
                 self._library.progress()
             for session in self._sessions.values():
@@ -75,6 +83,8 @@ class Agent:
 
     def close(self) -> None:
         """Hang up."""
+        if self._second is not None:
+            self._second.close()
         for session in self._sessions.values():
             session.close()
         self._sock.close()
@@ -115,15 +125,23 @@ class Agent:
 
     def _register(self, message: Register, fds: list[int]) -> Registered:
         """Mapped to be read: nothing that comes over the network can write there."""
+        if self._second is not None:
+            self._second.register()
+            self._poll.register(self._second.fileno(), select.POLLIN)
         self._library = self._start(f"firelane-{secrets.token_hex(16)}")
         self._peers = Peers(self._library)
         for fd, nbytes in zip(fds, message.sizes, strict=True):
             self._shown.append(np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8))
             os.close(fd)
-        self._library.register([(memory.ctypes.data, memory.nbytes) for memory in self._shown])
+        if self._shown:
+            self._library.register([(memory.ctypes.data, memory.nbytes) for memory in self._shown])
         return Registered(self._library.metadata, [memory.ctypes.data for memory in self._shown])
 
     def _open(self, message: Open, fds: list[int]) -> None:
+        self._is_seconds_turn = not self._is_seconds_turn
+        if self._second is not None and self._is_seconds_turn:
+            self._second.open(message, fds)
+            return
         assert self._library is not None
         assert self._peers is not None
         sock = socket.socket(fileno=fds[0])
@@ -140,3 +158,46 @@ class Agent:
         del self._sessions[fd]
         session.close()
         self._closed.append(session)
+
+
+class Second:
+    """The first agent's end of the second one: it says what the engine would."""
+
+    def __init__(self, start: Callable[[str], Library]) -> None:
+        self._sock, self._theirs = pair()
+        self._start = start
+        self._thread = threading.Thread(target=self._run, name="second", daemon=True)
+
+    def register(self) -> None:
+        """Have it ready. Raises AgentError."""
+        self._thread.start()
+        send(self._sock, Register([]))
+        received = receive(self._sock)
+        if received is None or not isinstance(received[0], Registered):
+            raise AgentError(getattr(received and received[0], "reason", "the second agent has ended"))
+
+    def fileno(self) -> int:
+        """Of what can be read once it has ended."""
+        return self._sock.fileno()
+
+    def open(self, message: Open, fds: list[int]) -> None:
+        """Raises OSError where it has ended."""
+        try:
+            send(self._sock, message, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def close(self) -> None:
+        self._sock.close()
+        if self._thread.ident is None:
+            self._theirs.close()
+        else:
+            self._thread.join()
+
+    def _run(self) -> None:
+        agent = Agent(self._theirs, self._start, has_second=False)
+        try:
+            agent.run()
+        finally:
+            agent.close()

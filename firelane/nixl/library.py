@@ -15,6 +15,7 @@ from firelane.nixl.messages import AgentError
 
 Ranges = Sequence[tuple[int, int]]
 """Of memory: addresses and bytes."""
+Addresses = NDArray[np.uint64]
 BACKEND = "UCX"
 PARAMETERS = {"ucx_error_handling_mode": "peer"}
 """Without it nobody hears of a peer that is gone."""
@@ -50,9 +51,10 @@ class Library:
         name: bytes | str = self._call("add_remote_agent", metadata)
         return name.decode() if isinstance(name, bytes) else name
 
-    def begin(self, name: str, theirs: Ranges, ours: Ranges) -> Any:
-        """A transfer that has begun, for `is_done` and `release`."""
-        lists = [self._call("get_xfer_descs", _rows(ranges), MEMORY) for ranges in (ours, theirs)]
+    def begin(self, name: str, theirs: Addresses, ours: Addresses, nbytes: int) -> Any:
+        """A transfer of items of so many bytes that has begun, for `is_done` and `release`."""
+        rows = [_rows(addresses, nbytes) for addresses in (ours, theirs)]
+        lists = [self._call("get_xfer_descs", one, MEMORY) for one in rows]
         transfer = self._call("initialize_xfer", "READ", *lists, name)
         self._check(self._call("transfer", transfer))
         return transfer
@@ -79,5 +81,7 @@ class Library:
             raise AgentError(f"NIXL: {name}: {type(error).__name__} {error}".strip()) from error
 
 
-def _rows(ranges: Ranges) -> NDArray[np.uint64]:
-    return np.array([(address, nbytes, 0) for address, nbytes in ranges], np.uint64)
+def _rows(addresses: Addresses, nbytes: int) -> Addresses:
+    rows = np.zeros((len(addresses), 3), np.uint64)
+    rows[:, 0], rows[:, 1] = addresses, nbytes
+    return rows

@@ -62,14 +62,15 @@ class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
     addresses: list[int]
 
 
-Piece = tuple[int, int, int, int]
-"""Number of a memory of the peer, offset there, bytes, and offset in the staging memory."""
+Items = tuple[int, int, list[int], int]
+"""Number of a memory of the peer, the bytes of an item there, numbers of items, and where they are to lie in
+the staging memory, one behind the other."""
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     """steps: each is read once all of the one before is there."""
 
-    steps: list[list[Piece]]
+    steps: list[Items]
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from firelane.nixl.library import Library
-from firelane.nixl.messages import AgentError, Attach, Done, Failed, Message, Piece, Read, receive, send
+from firelane.nixl.messages import AgentError, Attach, Done, Failed, Items, Message, Read, receive, send
 from firelane.nixl.peers import Peers
 
 
@@ -26,9 +26,10 @@ class Session:
         self._library, self._peers, self._sock = library, peers, sock
         self._staging = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
         os.close(fd)
+        self._base = self._staging.ctypes.data
         self._registered: Any = None
         self._peer, self._addresses = "", list[int]()
-        self._steps: deque[tuple[list[Piece], bool]] = deque()
+        self._steps: deque[tuple[Items, bool]] = deque()
         """With whether a step is the last of its Read."""
         self._transfer: Any = None
 
@@ -94,7 +95,7 @@ class Session:
 
     def _attach(self, message: Attach) -> None:
         try:
-            self._registered = self._library.register([(self._staging.ctypes.data, self._staging.nbytes)])
+            self._registered = self._library.register([(self._base, self._staging.nbytes)])
             self._peer = self._peers.attach(message.metadata)
             self._addresses = message.addresses
         except AgentError as error:
@@ -102,13 +103,13 @@ class Session:
         else:
             self._tell(Done())
 
-    def _step(self, pieces: list[Piece]) -> bool:
+    def _step(self, items: Items) -> bool:
         """Whether it is all there."""
         if self._transfer is None:
-            theirs = [(self._addresses[memory] + offset, nbytes) for memory, offset, nbytes, _ in pieces]
-            base = self._staging.ctypes.data
-            ours = [(base + place, nbytes) for _, _, nbytes, place in pieces]
-            self._transfer = self._library.begin(self._peer, theirs, ours)
+            memory, nbytes, numbers, place = items
+            theirs = self._addresses[memory] + np.array(numbers, np.uint64) * np.uint64(nbytes)
+            ours = self._base + place + np.arange(len(numbers), dtype=np.uint64) * np.uint64(nbytes)
+            self._transfer = self._library.begin(self._peer, theirs, ours, nbytes)
         if not self._library.is_done(self._transfer):
             return False
         self._release()

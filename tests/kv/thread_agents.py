@@ -42,10 +42,9 @@ class CopyingLibrary:
         self.peers.add(text)
         return text
 
-    def begin(self, name, theirs, ours):
+    def begin(self, name, theirs, ours, nbytes):
         assert name in self.peers
-        for (source, nbytes), (into, room) in zip(theirs, ours, strict=True):
-            assert nbytes == room
+        for source, into in zip(theirs.tolist(), ours.tolist(), strict=True):
             self._check(into, nbytes)
             ctypes.memmove(into, source, nbytes)
         return object()

@@ -20,6 +20,7 @@ from firelane.kv.transfer.messages import (
     Join,
     Joined,
     Line,
+    NixlMemory,
     Refused,
     proof,
 )
@@ -134,7 +135,7 @@ def _check_source(joined: Joined, fds: list[int], side: Side, proof_of: tuple[by
         raise ConnectionLostError("the keys of the cluster differ: give all engines the same one")
     if len(joined.counts) != len(side.pool.sizes):
         raise ConnectionLostError("it says that it has other kinds of pages than its layout")
-    if joined.nixl is not None and len(joined.nixl.addresses) != 2 * len(joined.counts):
+    if joined.nixl is not None and not _is_memory_of(joined.nixl, len(joined.counts)):
         raise ConnectionLostError("its memory for NIXL is not that of its pages")
     if not joined.maps:
         return
@@ -142,6 +143,11 @@ def _check_source(joined: Joined, fds: list[int], side: Side, proof_of: tuple[by
     sizes = [nbytes for count, size in each for nbytes in (count * size, count * TAG_BYTES)]
     if len(fds) != len(sizes) or not all(map(_can_be_mapped, fds, sizes)):
         raise ConnectionLostError("its memory is smaller than it says, or could be cut short")
+
+
+def _is_memory_of(nixl: NixlMemory, kinds: int) -> bool:
+    """Pages and tags of each kind, at addresses that there may be."""
+    return len(nixl.addresses) == 2 * kinds and all(0 < address < 1 << 63 for address in nixl.addresses)
 
 
 def _can_be_mapped(fd: int, nbytes: int) -> bool:

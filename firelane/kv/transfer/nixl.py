@@ -25,39 +25,39 @@ from firelane.kv.transfer.exported import TAG_BYTES, ExportedPool
 from firelane.kv.transfer.messages import ConnectionLostError, NixlMemory
 from firelane.kv.transfer.page_copy import LateError
 from firelane.nixl import messages
-from firelane.nixl.messages import AgentError, Attach, Busy, Done, Open, Piece, Ping, Read, Register
+from firelane.nixl.messages import AgentError, Attach, Busy, Done, Items, Open, Ping, Read, Register
 from firelane.nixl.processes import AgentProcesses
 
 START_S, PING_S, RESTART_S = 60.0, 1.0, 5.0
 """For an agent to be there, with NIXL's libraries; for it to answer; and from one start to the next."""
 WAIT_S = 2.0
 """Of a connection, for an agent that starts again: after that its pages travel over the connection."""
-HALF_BYTES = 4 << 20
-"""Of staging memory: one half is read into while the other one is copied from."""
-MOST_PAGES = 32
-"""In one half."""
+SESSIONS = 2
+"""With one peer: the agent reads for one of them while pages of another one are copied, or for both."""
+STAGING_BYTES, MOST_PAGES = 4 << 20, 32
+"""Of one session."""
 SEALS = 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, SHRINK and GROW: who has the descriptor cannot cut it short."""
 log = logging.getLogger(__name__)
 
 
 class NixlSession:
-    """Reads from one peer, by one thread. Owns its socket and its staging memory."""
+    """Reads from one peer, by one thread. Owns its socket and its staging memory, in which tags lie behind
+    pages."""
 
-    def __init__(self, sock: socket.socket, staging: NDArray[np.uint8], half_bytes: int) -> None:
-        self._sock, self._staging, self.half_bytes = sock, staging, half_bytes
+    def __init__(self, sock: socket.socket, staging: NDArray[np.uint8], tags_at: int) -> None:
+        """tags_at: offset of the tags."""
+        self._sock, self._staging, self.tags_at = sock, staging, tags_at
 
     def attach(self, memory: NixlMemory, deadline_s: float) -> None:
-        """Raises AgentError."""
+        """Raises AgentError, LateError."""
         try:
             self._send(Attach(memory.metadata, memory.addresses))
             self.wait(deadline_s)
-        except LateError as error:
-            raise AgentError("the agent does not answer") from error
         except ConnectionLostError as error:
             raise AgentError(str(error)) from error
 
-    def ask(self, steps: list[list[Piece]]) -> None:
+    def ask(self, steps: list[Items]) -> None:
         """Have this read. Raises ConnectionLostError."""
         self._send(Read(steps))
 
@@ -124,10 +124,25 @@ class NixlAgent:
         with suppress(OSError):
             messages.send(self._sock, Busy())
 
-    def session(self, peer: NixlMemory, deadline_s: float) -> NixlSession:
-        """Raises AgentError."""
-        half = max(HALF_BYTES, *self._pool.sizes)
-        nbytes = 2 * (half + MOST_PAGES * TAG_BYTES)
+    def sessions(self, peer: NixlMemory, deadline_s: float) -> list[NixlSession]:
+        """Those with one peer. Raises AgentError."""
+        made: list[NixlSession] = []
+        try:
+            for _ in range(SESSIONS):
+                made.append(self._session())
+                made[-1].attach(peer, deadline_s)
+        except (AgentError, LateError) as error:
+            for one in made:
+                one.close()
+            if isinstance(error, AgentError):
+                raise
+            self._give_up()
+            raise AgentError("the agent does not answer") from error
+        return made
+
+    def _session(self) -> NixlSession:
+        tags_at = max(STAGING_BYTES, *self._pool.sizes)
+        nbytes = tags_at + MOST_PAGES * TAG_BYTES
         ours, theirs = messages.pair()
         fd, staging = _staging(nbytes)
         try:
@@ -138,17 +153,16 @@ class NixlAgent:
         finally:
             theirs.close()
             os.close(fd)
-        session = NixlSession(ours, staging, half)
-        try:
-            session.attach(peer, deadline_s)
-        except AgentError:
-            session.close()
-            raise
-        return session
+        return NixlSession(ours, staging, tags_at)
 
     def close(self) -> None:
         """Idempotent."""
         self._sock.close()
+
+    def _give_up(self) -> None:
+        """Whoever asks it next, starts another one."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def _ask(self, message: messages.Message, limit_s: float, fds: Sequence[int] = ()) -> object:
         with self._asking:

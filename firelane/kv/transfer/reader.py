@@ -260,15 +260,15 @@ def _parts(
 ) -> list[Part]:
     """Takes over the descriptors. Raises OSError."""
     parts: list[Part] = []
-    session = _session(joined, agent, line.deadline_s or 0.0)
+    sessions = _sessions(joined, agent, line.deadline_s or 0.0)
     try:
         for number, (own, count) in enumerate(zip(pool.memories, joined.counts, strict=True)):
             pages, their = own.memory.pages, fds[2 * number : 2 * number + 2]
             copy: Copy = StreamedCopy(line, pool.copier, pages)
             if joined.maps:
                 copy = MappedCopy(their, count, pool.copier, pages)
-            elif session is not None:
-                copy = NixlCopy(session, number, pool.copier, pages)
+            elif sessions:
+                copy = NixlCopy(sessions, number, pool.copier, pages)
             parts.append(Part(copy, count, own.memory.page_bytes))
     finally:
         for fd in fds:
@@ -276,17 +276,17 @@ def _parts(
     return parts
 
 
-def _session(joined: Joined, agent: NixlAgent | None, deadline_s: float) -> NixlSession | None:
-    """For reading from the source by NIXL; None: it travels over the connection."""
+def _sessions(joined: Joined, agent: NixlAgent | None, deadline_s: float) -> list[NixlSession]:
+    """For reading from the source by NIXL; none: it travels over the connection."""
     if joined.nixl is None or agent is None:
-        return None
+        return []
     try:
-        return agent.session(joined.nixl, deadline_s)
+        return agent.sessions(joined.nixl, deadline_s)
     except AgentError as error:
         log.warning(
             "nixl_refused engine_id=%s reason=%r: pages travel over TCP", joined.engine_id, str(error)
         )
-        return None
+        return []
 
 
 def _mapped(fd: int, nbytes: int) -> NDArray[np.uint8]:
