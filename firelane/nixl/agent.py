@@ -107,7 +107,7 @@ class Agent:
         message, fds = received
         if isinstance(message, Register):
             self._answer(message, fds)
-        elif isinstance(message, Open) and len(fds) == 2:
+        elif isinstance(message, Open) and len(fds) == 2 and self._library is not None:
             self._open(message, fds)
         elif isinstance(message, Ping):
             send(self._sock, Done())

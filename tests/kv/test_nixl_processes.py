@@ -1,0 +1,104 @@
+"""Processes of agents, from their start to their end: with NIXL and without."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from firelane.nixl import messages
+from firelane.nixl.messages import Done, Failed, Open, Ping, Register, Registered
+from firelane.nixl.processes import HelperAgents
+
+
+@pytest.fixture(params=[False, True], ids=["all rights", "confined"])
+def agents(request):
+    made = HelperAgents(confined=request.param)
+    yield made
+    made.close()
+
+
+def children(agents):
+    helper = agents._helper.pid
+    return Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
+
+
+def answers(sock):
+    sock.settimeout(60)
+    messages.send(sock, Ping())
+    return messages.receive(sock)[0] == Done()
+
+
+def ended(sock):
+    sock.settimeout(60)
+    return messages.receive(sock) is None
+
+
+def test_there_is_one_agent_at_a_time(agents):
+    with agents.start() as first:
+        assert answers(first)
+        with agents.start() as second:
+            assert ended(first)
+            assert answers(second)
+            assert len(children(agents)) == 1
+
+
+def test_a_killed_agent_is_gone_and_another_one_can_start(agents):
+    agents.kill()  # nobody, yet
+    with agents.start() as sock:
+        assert answers(sock)
+        agents.kill()
+        assert ended(sock)
+        assert not children(agents)
+    with agents.start() as sock:
+        assert answers(sock)
+
+
+def test_all_end_with_the_engine(agents):
+    with agents.start() as sock:
+        assert answers(sock)
+        (pid,) = children(agents)
+        agents.close()
+        agents.close()
+        assert ended(sock)
+        assert not Path(f"/proc/{pid}").exists()
+    with pytest.raises(OSError):
+        agents.start()
+
+
+def test_an_agent_ends_with_its_socket(agents):
+    with agents.start() as sock:
+        assert answers(sock)
+        (pid,) = children(agents)
+    while Path(f"/proc/{pid}/cmdline").read_bytes():
+        pass  # nobody has waited for it before the next start, or the end
+
+
+@pytest.mark.parametrize("what", [b"\xc1", b""], ids=["no message", "nothing"])
+def test_an_agent_that_is_told_nonsense_ends(agents, what):
+    with agents.start() as sock:
+        assert answers(sock)
+        if what:
+            sock.send(what)
+        else:
+            sock.shutdown(socket.SHUT_WR)
+        assert ended(sock)
+
+
+def test_an_agent_says_what_it_shows_or_why_it_does_not(agents):
+    """The latter where NIXL is not installed."""
+    with agents.start() as sock:
+        sock.settimeout(60)
+        messages.send(sock, Register([]))
+        answer = messages.receive(sock)[0]
+        assert isinstance(answer, Registered | Failed)
+        if isinstance(answer, Failed):
+            assert "is not installed" in answer.reason
+
+
+def test_a_session_before_there_is_an_agent_of_nixl_ends_it(agents):
+    ours, theirs = messages.pair()
+    with agents.start() as sock, ours, theirs:
+        messages.send(sock, Open(4096), (theirs.fileno(), theirs.fileno()))
+        assert ended(sock)
