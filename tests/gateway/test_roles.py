@@ -7,13 +7,14 @@ import asyncio
 import msgspec
 import pytest
 from fake_engine import FakeEngine
-from test_replicas import ANSWER, Scene, until
+from test_replicas import ANSWER, Scene, Sink, until
 
 from firelane.errors import RequestError
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.policies import tokens_ahead
 from firelane.gateway.engines.roles import change_role
-from firelane.gateway.engines.routing import WORTH_TOKENS
+from firelane.gateway.engines.routing import BUSY_TOKENS, SPARE_TOKENS, WORTH_TOKENS
+from firelane.wire.frames import NewRequest, Sampling
 
 LONG = 2 * WORTH_TOKENS
 P, D = "prefill", "decode"
@@ -84,6 +85,56 @@ def test_one_engine_does_all(tokens, sampling, roles, where):
         assert scene.set.handed_over == 0
 
     play(scenario, *roles)
+
+
+def test_while_prompts_wait_an_engine_for_decode_takes_one_at_a_time():
+    async def scenario(scene):
+        first, _ = await scene.submit(tokens=BUSY_TOKENS + 1)
+        assert scene.where() == [[first], []]
+        second, sink = await scene.submit(tokens=SPARE_TOKENS)
+        assert scene.where() == [[first], [second]]
+        assert told(scene.engines[1]) == [(-1, len(ANSWER), "")]
+        third, _ = await scene.submit(tokens=LONG)
+        assert scene.where() == [[first, third], [second]]
+        scene.engines[1].step()
+        await until(lambda: len(sink.tokens) == 1)
+        fourth, _ = await scene.submit(tokens=LONG)
+        assert scene.where() == [[first, third], [second, fourth]]
+        await scene.finish(sink)
+        assert (sink.tokens, sink.started) == (ANSWER, 1)
+
+    play(scenario, P, D)
+
+
+def test_a_queue_of_no_more_than_a_few_steps_is_waited_for():
+    async def scenario(scene):
+        ids = [(await scene.submit(tokens=tokens))[0] for tokens in (BUSY_TOKENS, LONG)]
+        assert scene.where() == [ids, []]
+
+    play(scenario, P, D)
+
+
+def test_pages_that_travel_are_no_work_for_an_engine_that_decodes():
+    async def scenario(scene):
+        prompts = [(await scene.submit(tokens=2 * BUSY_TOKENS))[0]]
+        await handed_over(scene)
+        assert scene.where() == [[], prompts]
+        assert scene.links[1].prefill_tokens < SPARE_TOKENS
+        prompts += [(await scene.submit(tokens=2 * BUSY_TOKENS))[0] for _ in range(2)]
+        assert scene.where() == [prompts[1:2], [prompts[0], prompts[2]]]
+
+    play(scenario, P, D)
+
+
+def test_embeddings_wait_for_an_engine_for_prefill():
+    async def scenario(scene):
+        first, _ = await scene.submit(tokens=BUSY_TOKENS + 1)
+        scene.set.submit(
+            NewRequest(id=99, prompt=b"\1\0\0\0" * LONG, sampling=Sampling(), pooling="last"), Sink()
+        )
+        await until(lambda: scene.where() == [[first, 99], []])
+
+    play(scenario, P, D)
 
 
 def test_a_first_token_that_stops_ends_the_request():

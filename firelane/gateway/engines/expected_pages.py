@@ -81,7 +81,8 @@ class ExpectedPages:
                 continue
             self._join(name, prompt)
         self._num_pages += len(prompt.named)
-        self._prompts[prompt] = None
+        if prompt.named:
+            self._prompts[prompt] = None
         return new
 
     def add_later(self, pages: PromptPages, first: int, end: int) -> int:

@@ -22,6 +22,10 @@ from firelane.wire.cache_events import PageChanges, numbers_of
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
+BUSY_TOKENS = 4096
+"""Prompt tokens ahead at an engine for prefill, beyond which an engine for decode computes the next prompt."""
+SPARE_TOKENS = 256
+"""Prompt tokens that an engine for decode may have while it still takes such a prompt."""
 NO_ROLES = {"both"}
 
 
@@ -58,8 +62,8 @@ class Route(NamedTuple, Generic[EngineT]):
 
 
 class Router:
-    """Prompts go to engines for prefill, and from there to those for decode. Where either kind is missing,
-    the other one does all. Without roles, or for requests that have no output, one engine does all; it may
+    """Prompts go to engines for prefill, and from there to those for decode. While the former are busy, each of
+    the latter does all of one prompt at a time. Where either kind is missing, the other one does all. Without roles, or for requests that have no output, one engine does all; it may
     have pages of others (peer_pages)."""
 
     def __init__(
@@ -112,11 +116,21 @@ class Router:
         if not any(map(_gives_pages, prefillers)):
             return self._of_all(flight, serving)
         if decoders and (flight.tokens or _is_short(flight)):
-            announced = [link for link in decoders if link.engine_id == flight.next_engine]
-            return Route(_sent(self._decodes, flight, announced or decoders))
+            return Route(self._go_on(flight, decoders))
+        spare = [] if flight.request.pooling else [link for link in decoders if _is_spare(link)]
+        if spare and self._prompts.choose(flight, prefillers).prefill_tokens > BUSY_TOKENS:
+            return Route(_sent(self._decodes, flight, spare))
         link = _sent(self._prompts, flight, prefillers)
         goes_on = decoders and _gives_pages(link) and _goes_on(flight)
         return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)
+
+    def _go_on(self, flight: InFlight, decoders: Sequence[EngineT]) -> EngineT:
+        """The engine that decodes; of pages that it pulls it computes nothing."""
+        announced = [link for link in decoders if link.engine_id == flight.next_engine]
+        link = _sent(self._decodes, flight, announced or decoders)
+        if flight.tokens and flight.pages_at:
+            flight.cached_tokens = len(flight.request.prompt) // 4
+        return link
 
     def _of_all(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT]:
         """One engine that does all."""
@@ -139,6 +153,10 @@ def _sent(policy: Policy, flight: InFlight, links: Sequence[EngineT]) -> EngineT
 
 def _gives_pages(link: RoutedEngine) -> bool:
     return link.role == "prefill" and link.engine_id != ""
+
+
+def _is_spare(link: RoutedEngine) -> bool:
+    return link.role == "decode" and link.prefill_tokens < SPARE_TOKENS
 
 
 def _is_short(flight: InFlight) -> bool:
