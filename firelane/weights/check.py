@@ -74,10 +74,10 @@ class NoCheck:
 
 
 class BackgroundCheck:
-    """Compares mapped weights with the digests that they were written with, then, where its stamps are new,
-    the checkpoint with what was packed; in a thread of the least priority, which moves the weights to `pages`
-    first (steps are faster then), and which keeps to a share of the time while steps run. A file that fails
-    is removed: the next start packs the weights again.
+    """Waits until mapped weights lie on the drive, compares them with the digests that they were written
+    with, then, where its stamps are new, the checkpoint with what was packed; in a thread of the least
+    priority, which moves the weights to `pages` first (steps are faster then), and which keeps to a share of
+    the time while steps run. A file that fails is removed: the next start packs the weights again.
     """
 
     def __init__(
@@ -160,6 +160,10 @@ class BackgroundCheck:
     def _find(self) -> str:
         """What is wrong, or ""."""
         path, stopped = self._weights.path, self._is_over
+        try:
+            self._weights.sealed()
+        except CacheError as error:
+            return str(error)
         name = self._weights.damage(stopped)
         if name is not None:
             return f"{path}: weight {name} is damaged; the file was removed, start again to pack it anew"

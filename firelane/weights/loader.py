@@ -23,6 +23,7 @@ from firelane.weights.packed import Identity, PackedWeights, open_packed
 from firelane.weights.packer import TASK_BYTES, Packer
 from firelane.weights.plan import NO_FORMS, PackedWeight, plain_bytes, plan
 from firelane.weights.progress import Progress, silent
+from firelane.weights.seal import Seal
 from firelane.weights.source import Source
 
 SUFFIX = ".weights"
@@ -37,14 +38,16 @@ def load_packed(
     forms: Mapping[str, Format] = NO_FORMS,
     progress: Progress = silent,
     threads: int = 2,
+    seals_later: bool = False,
 ) -> PackedWeights:
     """The program's weights, packed, those that `forms` names in a coded format (see plan()). The first call
     for a checkpoint packs them into `cache_dir`, later ones map that file. source: a checkpoint's directory,
     or the checkpoint where it is open and was checked against the program.
 
-    Any number of processes may call it at once: one packs, the others wait for it. Raises CheckpointError
-    when checkpoint and program disagree or a weight is not finite, CacheError when the cache cannot be
-    written or the disk is full; nothing half written is left.
+    Any number of processes may call it at once: one packs, the others wait for it. seals_later: what was
+    packed may be used at once, while it comes to lie on the drive; sealed() of the result tells. Raises
+    CheckpointError when checkpoint and program disagree or a weight is not finite, CacheError when the cache
+    cannot be written or the disk is full; nothing half written is left.
     """
     checkpoint = source if isinstance(source, Checkpoint) else _open_checkpoint(source, program)
     placed = plan(program, forms)
@@ -55,15 +58,14 @@ def load_packed(
         packed = _open(path, placed, identity)
         if packed is not None:
             return packed
-        with locked(path.with_suffix(".lock")):
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(locked(path.with_suffix(".lock")))
             packed = _open(path, placed, identity)  # another process may have packed it meanwhile
             if packed is None:
-                _pack(path, checkpoint, placed, identity, progress=progress, threads=threads)
-                packed = _open(path, placed, identity)
-    if packed is None:
-        raise CacheError(
-            f"{path}: cannot be read back; set FIRELANE_CACHE_DIR to a directory on a local disk"
-        )
+                packed_from = _pack(path, checkpoint, placed, identity, progress=progress, threads=threads)
+                packed = _sealing(path, placed, identity, packed_from, lock.pop_all())
+    if not seals_later:
+        packed.sealed()
     return packed
 
 
@@ -74,8 +76,28 @@ def _open_checkpoint(directory: Path, program: Program) -> Checkpoint:
 
 
 def _open(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:
-    """None without a file that tells what it was packed from."""
+    """None without a seal (seal.py)."""
     return None if Source.read(path) is None else open_packed(path, placed, identity)
+
+
+def _sealing(
+    path: Path,
+    placed: tuple[PackedWeight, ...],
+    identity: Identity,
+    source: Source,
+    lock: contextlib.ExitStack,
+) -> PackedWeights:
+    """What was just packed. Takes the lock."""
+    with contextlib.ExitStack() as on_error:
+        on_error.push(lock)
+        packed = open_packed(path, placed, identity)
+        if packed is None:
+            raise CacheError(
+                f"{path}: cannot be read back; set FIRELANE_CACHE_DIR to a directory on a local disk"
+            )
+        packed.seal = Seal(path, source, lock)
+        on_error.pop_all()
+    return packed
 
 
 def _pack(
@@ -86,12 +108,12 @@ def _pack(
     *,
     progress: Progress,
     threads: int,
-) -> None:
-    """Pack into a temporary file beside `path`, then rename it. The caller holds the lock."""
+) -> Source:
+    """Pack into a temporary file beside `path`, then rename it; returns what is to seal it. The caller holds
+    the lock."""
     remove_leftovers(path)
-    # Opening looks at little more than the footer, so the file has to be durable: about 1 s for 2 GB, once
-    # for each checkpoint; most of it was written during the packing.
-    with replacing(path, durable=True) as temporary, temporary.open("x+b") as file:
+    Source.remove(path)
+    with replacing(path) as temporary, temporary.open("x+b") as file:
         fd = file.fileno()
         _reserve(fd, plain_bytes(placed))
         packer = Packer(checkpoint, fd, library=_library(placed), progress=progress)
@@ -99,14 +121,13 @@ def _pack(
         _finish(fd, identity, placed, sizes, threads=threads)
         if not checkpoint.is_unchanged():
             raise CheckpointError(f"{checkpoint.directory}: was changed while it was packed; start again")
-        source = Source(
-            key=identity.key,
-            digest=packer.read.hexdigest(),
-            task_bytes=TASK_BYTES,
-            stamps=[checkpoint.stamps],
-            model=str(checkpoint.directory.resolve()),
-        )
-        source.write(path)
+    return Source(
+        key=identity.key,
+        digest=packer.read.hexdigest(),
+        task_bytes=TASK_BYTES,
+        stamps=[checkpoint.stamps],
+        model=str(checkpoint.directory.resolve()),
+    )
 
 
 def _library(placed: tuple[PackedWeight, ...]) -> CodedLibrary | None:

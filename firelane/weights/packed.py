@@ -6,8 +6,8 @@ trustworthy.
                and the digest of its bytes (digests.py)
     trailer    64 bytes: magic [16], manifest length [8, little-endian], zeros [8], SHA-256 of the manifest
 
-The trailer is written last and the file is renamed into place after that, so a file under its final name is
-whole; sizes, magic, hash, manifest and panel tables are checked all the same each time it is opened. Digests
+The trailer is written last, and the file is renamed into place after that; a file with a seal (seal.py) is
+whole. Sizes, magic, hash, manifest and panel tables are checked all the same each time it is opened. Digests
 are compared while it is served already (check.py): that takes as long as reading all of it.
 """
 
@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from firelane.weights.fingerprint import FileStamp
 from firelane.weights.formats import FORMAT_VERSION
 from firelane.weights.layout import Layout, Place, lay_out, table_bytes
 from firelane.weights.plan import PackedWeight, plan_hash
+
+if TYPE_CHECKING:
+    from firelane.weights.seal import Seal
 
 MAGIC = b"firelane-packed\0"
 TRAILER_BYTES = 64
@@ -67,7 +70,7 @@ class Identity:
 class PackedWeights:
     """Mapped packed weights. Addresses are valid until close(); arrays keep the mapping alive too."""
 
-    __slots__ = ("_bytes", "_digests", "_places", "_tables", "_used", "file", "path", "stamp")
+    __slots__ = ("_bytes", "_digests", "_places", "_tables", "_used", "file", "path", "seal", "stamp")
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class PackedWeights:
     ) -> None:
         layout = contents.layout
         self.path, self.stamp, self._used = path, stamp, UseMark(path.with_suffix(".used"))
+        self.seal: Seal | None = None
         self.file, self._digests = file, contents.digests
         self._bytes: NDArray[np.uint8] | None = file.array()
         self._places = {p.weight.name: (p, q) for p, q in zip(placed, layout.places, strict=True)}
@@ -129,6 +133,11 @@ class PackedWeights:
         """
         number = self._digests.first_damaged(self._payload(), stopped)
         return None if number is None else tuple(self._places)[number]
+
+    def sealed(self) -> None:
+        """Return when the file counts as packed. Raises CacheError where it will not."""
+        if self.seal is not None:
+            self.seal.wait()
 
     def close(self) -> None:
         """Unmap, unless an array that was handed out still needs the mapping. Idempotent."""

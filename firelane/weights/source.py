@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from firelane.program.recipes import Piece
+from firelane.storage import sync_directory
 from firelane.weights import checked_json
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fingerprint import FileStamp
@@ -54,6 +55,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def write(self, packed: Path) -> None:
         """Raises OSError."""
         checked_json.write(_path(packed), self)
+
+    @staticmethod
+    def remove(packed: Path) -> None:
+        """That of a packed file, for good, if there is one. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            _path(packed).unlink()
+            sync_directory(packed.parent)
 
     def knows(self, stamps: Stamps) -> bool:
         """Whether files of these stamps can only be what was packed."""

@@ -334,17 +334,18 @@ def test_leavings_of_a_killed_process_are_removed(model: Path, cache: Path) -> N
     assert not stale.exists()
 
 
-def test_bytes_are_on_the_disk_before_the_file_has_its_name(
+def test_bytes_and_name_are_on_the_disk_before_the_seal(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[tuple[int, list[Path]]] = []
+    synced: list[tuple[int, int, list[Path]]] = []
 
     def fsync(fd: int) -> None:
-        synced.append((os.fstat(fd).st_ino, files(cache, ".weights")))
+        synced.append((os.fstat(fd).st_ino, len(files(cache, ".weights")), files(cache, ".source.json")))
 
     monkeypatch.setattr(os, "fsync", fsync)
     path = load(model, cache).path
-    assert synced[0] == (path.stat().st_ino, [])
+    assert synced == [(path.stat().st_ino, 1, []), (path.parent.stat().st_ino, 1, [])]
+    assert len(files(cache, ".source.json")) == 1
 
 
 def test_a_disk_that_fails_leaves_nothing(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

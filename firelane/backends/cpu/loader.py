@@ -108,7 +108,13 @@ def load_for(
         progress(stage, done, total, unit)
 
     weights = load_packed(
-        program, checkpoint, config.cache_dir, forms=choice.forms, progress=watchful, threads=threads
+        program,
+        checkpoint,
+        config.cache_dir,
+        forms=choice.forms,
+        progress=watchful,
+        threads=threads,
+        seals_later=True,
     )
     asked = config.weights_pages == "huge"
     pages = HugePages(weights.file, spare=partial(_spare, config, layout), asked=asked)
