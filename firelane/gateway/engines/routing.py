@@ -23,7 +23,7 @@ from firelane.wire.cache_events import PageChanges, numbers_of
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
 BUSY_TOKENS = 4096
-"""Prompt tokens ahead at an engine for prefill, beyond which an engine for decode computes the next prompt."""
+"""Prompt tokens that wait at an engine for prefill, beyond which one for decode computes the next prompt."""
 SPARE_TOKENS = 256
 """Prompt tokens that an engine for decode may have while it still takes such a prompt."""
 NO_ROLES = {"both"}
@@ -62,9 +62,10 @@ class Route(NamedTuple, Generic[EngineT]):
 
 
 class Router:
-    """Prompts go to engines for prefill, and from there to those for decode. While the former are busy, each of
-    the latter does all of one prompt at a time. Where either kind is missing, the other one does all. Without roles, or for requests that have no output, one engine does all; it may
-    have pages of others (peer_pages)."""
+    """Prompts go to engines for prefill, and from there to those for decode. While the former are busy, each
+    of the latter does all of one prompt at a time. Where either kind is missing, the other one does all. Without
+    roles, or for requests that have no output, one engine does all; it may have pages of others
+    (peer_pages)."""
 
     def __init__(
         self,
