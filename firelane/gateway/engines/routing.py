@@ -63,8 +63,8 @@ class Route(NamedTuple, Generic[EngineT]):
 
 class Router:
     """Prompts go to engines for prefill, and from there to those for decode. While the former are busy, each
-    of the latter does all of one prompt at a time. Where either kind is missing, the other one does all. Without
-    roles, or for requests that have no output, one engine does all; it may have pages of others
+    of the latter does all of one prompt at a time. Where either kind is missing, the other one does all.
+    Without roles, or for requests that have no output, one engine does all; it may have pages of others
     (peer_pages)."""
 
     def __init__(
