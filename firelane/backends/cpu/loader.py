@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -100,19 +101,12 @@ def load_for(
     check_integers(layout)
     link, state = member.join(layout, limits)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
-
-    def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
-        """A failed compiler ends the packing."""
-        if library.done():
-            library.result()
-        progress(stage, done, total, unit)
-
     weights = load_packed(
         program,
         checkpoint,
         config.cache_dir,
         forms=choice.forms,
-        progress=watchful,
+        progress=_watchful(progress, library),
         threads=threads,
         seals_later=True,
     )
@@ -132,6 +126,17 @@ def load_for(
             state=state,
             max_in_flight=member.max_in_flight,
         )
+
+
+def _watchful(progress: ProgressCallback, library: Future[Path]) -> ProgressCallback:
+    """The same; a failed compiler ends the packing."""
+
+    def watch(stage: str, done: float, total: float, unit: str, /) -> None:
+        if library.done():
+            library.result()
+        progress(stage, done, total, unit)
+
+    return watch
 
 
 def _spare(config: ExecutorConfig, layout: Layout) -> int:
