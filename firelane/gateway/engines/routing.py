@@ -22,7 +22,7 @@ from firelane.wire.cache_events import PageChanges, numbers_of
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
-BUSY_TOKENS = 4096
+BUSY_TOKENS = 16_384
 """Prompt tokens that wait at an engine for prefill, beyond which one for decode computes the next prompt."""
 SPARE_TOKENS = 256
 """Prompt tokens that an engine for decode may have while it still takes such a prompt."""
