@@ -49,7 +49,7 @@ defaults
   mode http
   timeout connect 5s
   timeout client 60s
-  timeout server 60s
+  timeout server 300s
 listen s3
   bind {host}:{port}
   option splice-response
