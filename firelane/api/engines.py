@@ -12,7 +12,7 @@ class RoleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """engine: its name, as in EngineReport. model: null for the first one."""
 
     engine: Annotated[str, Meta(min_length=1, max_length=64)]
-    role: Literal["prefill", "decode"]
+    role: Literal["prefill", "decode", "both"]
     model: str | None = None
 
     def check(self) -> None:

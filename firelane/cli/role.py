@@ -1,4 +1,4 @@
-"""Change which part of requests an engine of a running server does: prefill or decode."""
+"""Change which part of requests an engine of a running server does: prefill, decode or both."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "role",
         nargs="?",
-        choices=("prefill", "decode"),
+        choices=("prefill", "decode", "both"),
         metavar="ROLE",
-        help="prefill or decode, from now on",
+        help="prefill, decode or both, from now on",
     )
     parser.add_argument("--model", metavar="NAME", help="of the server's models (default: the first)")
     node_client.add_server(parser)

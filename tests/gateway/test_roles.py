@@ -17,7 +17,7 @@ from firelane.gateway.engines.routing import BUSY_TOKENS, SPARE_TOKENS, WORTH_TO
 from firelane.wire.frames import NewRequest, Sampling
 
 LONG = 2 * WORTH_TOKENS
-P, D = "prefill", "decode"
+P, D, BOTH = "prefill", "decode", "both"
 
 
 def play(scenario, *roles):
@@ -229,6 +229,29 @@ def test_prompts_of_an_engine_that_becomes_one_for_decode_end_there():
         assert scene.where() == [[request_id], [other_id], []]
         await scene.finish(sink)
         assert sink.tokens == ANSWER
+
+    play(scenario, P, P, D)
+
+
+def test_engines_do_all_again():
+    """One beside engines with roles does all of what it gets; where all do, nothing is handed over."""
+
+    async def scenario(scene):
+        change_role(scene.set, "0", BOTH)
+        first, sink = await scene.submit(tokens=LONG)
+        second, other = await scene.submit(tokens=LONG)
+        assert scene.where() == [[first], [second], []]
+        await scene.finish(sink, other)
+        assert [tokens for _, tokens, _ in told(scene.engines[0])] == [len(ANSWER)]
+        assert scene.set.handed_over == 1
+        for name in ("1", "2"):
+            change_role(scene.set, name, BOTH)
+        assert [link.role for link in scene.links] == [BOTH] * 3
+        sinks = [(await scene.submit(tokens=LONG))[1] for _ in range(3)]
+        assert [len(ids) for ids in scene.where()] == [1, 1, 1]
+        await scene.finish(*sinks)
+        assert {tuple(one.tokens) for one in (sink, other, *sinks)} == {tuple(ANSWER)}
+        assert scene.set.handed_over == 1
 
     play(scenario, P, P, D)
 

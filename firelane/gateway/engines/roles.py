@@ -9,19 +9,21 @@ from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 
-ROLES = ("prefill", "decode")
 log = logging.getLogger(__name__)
 
 
 def change_role(engines: ReplicaSet, name: str, role: str) -> EngineLink:
-    """Have the engine of this name do the other part of requests from now on. An engine for prefill ends the
-    prompts that it has; what decodes on one for decode goes on at another one, which has its pages from
-    there. An engine that starts again in its place keeps the role. Raises RequestError."""
+    """Have the engine of this name do this part of requests, or both, from now on. An engine for prefill ends
+    the prompts that it has; what decodes on one that becomes an engine for prefill goes on at another one,
+    which has its pages from there. An engine that starts again in its place keeps the role. Raises
+    RequestError."""
     link = _named(engines, name)
     if link.is_shared:
         raise RequestError("roles are changed with one gateway alone: leave out --gateways")
     if not link.engine_id:
-        raise RequestError("its pages do not travel: start the server with --prefill and --decode")
+        raise RequestError(
+            "its pages do not travel: start the server with --prefill and --decode, or --share-pages"
+        )
     if link.role == role:
         return link
     log.info("role_changed replica=%s role=%s in_flight=%d", link.name, role, link.in_flight)
