@@ -25,6 +25,7 @@ from firelane.weights.plan import NO_FORMS, PackedWeight, plain_bytes, plan
 from firelane.weights.progress import Progress, silent
 from firelane.weights.seal import Seal
 from firelane.weights.source import Source
+from firelane.weights.write_behind import WriteBehind
 
 SUFFIX = ".weights"
 WITHOUT_LIBRARY_BYTES = 32 << 20
@@ -117,7 +118,8 @@ def _pack(
         fd = file.fileno()
         _reserve(fd, plain_bytes(placed))
         packer = Packer(checkpoint, fd, library=_library(placed), progress=progress)
-        sizes = packer.run(placed, threads=threads)
+        with WriteBehind(fd):
+            sizes = packer.run(placed, threads=threads)
         _finish(fd, identity, placed, sizes, threads=threads)
         if not checkpoint.is_unchanged():
             raise CheckpointError(f"{checkpoint.directory}: was changed while it was packed; start again")
