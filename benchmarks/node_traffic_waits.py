@@ -74,7 +74,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True, tag="sizes"):
-    """What was found before the first turn: bytes, and each model's answer."""
+    """Findings before the first turn: bytes, and each model's answer."""
 
     needs: list[int]
     standby: int
@@ -176,7 +176,7 @@ def waits(answers: Iterable[Answer], came: Sequence[Came], ended: Sequence[Ended
 
 
 def _wait(answer: Answer, found: Sequence[Came], ended: Sequence[Ended], calm: Calm) -> Wait:
-    """Where an engine died, the own time is what the calm took, for the wake has the death in it."""
+    """The own time of a wake in which an engine died is what the calm took: the wake has the death in it."""
     last, first_at = found[-1], answer.asked_at + answer.first_s
     began_at = max(answer.asked_at, last.at - last.took_s)
     dead = any(one.model == answer.model and answer.asked_at <= one.at <= first_at for one in ended)

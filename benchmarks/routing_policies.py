@@ -72,7 +72,7 @@ MIXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What one policy gave in one round of a mix."""
+    """Figures of one policy in one round of a mix."""
 
     mix: str
     policy: str

@@ -56,7 +56,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
-    """What the peer's agent has said of itself in Registered."""
+    """The peer's agent as it described itself in Registered."""
 
     metadata: bytes
     addresses: list[int]

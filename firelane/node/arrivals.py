@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class Before(enum.Enum):
-    """Where a model came from. died: its engine ended while it served or woke, and another one came."""
+    """The state that a model came from. died: its engine ended while it served or woke, and another came."""
 
     STANDBY = "standby"
     NO_ENGINE = "no engine"

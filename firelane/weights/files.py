@@ -21,7 +21,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weight_map_of(directory: Path, remote: Container[str] = ()) -> dict[str, str]:
-    """Which file each tensor lies in, as the index says; {} where there is a single file and no index.
+    """The file that each tensor lies in, as the index says; {} where there is a single file and no index.
     remote: names of files that lie elsewhere."""
     if (directory / INDEX).is_file():
         return _read_index(directory / INDEX)

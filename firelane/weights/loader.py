@@ -88,7 +88,7 @@ def _sealing(
     source: Source,
     lock: contextlib.ExitStack,
 ) -> PackedWeights:
-    """What was just packed. Takes the lock."""
+    """The weights that were just packed. Takes the lock."""
     with contextlib.ExitStack() as on_error:
         on_error.push(lock)
         packed = open_packed(path, placed, identity)

@@ -58,7 +58,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @staticmethod
     def remove(packed: Path) -> None:
-        """That of a packed file, for good, if there is one. Raises OSError."""
+        """Delete the one of a packed file, for good, if there is one. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             _path(packed).unlink()
             sync_directory(packed.parent)

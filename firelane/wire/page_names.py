@@ -7,7 +7,7 @@ from xxhash import xxh3_64_intdigest
 PAGE_TOKENS = 256
 """Coarser than engines' blocks: less to hash and to remember, and what is missed is less than a page."""
 PAGES_AT_ONCE = 16
-"""That are hashed together: fewer calls, for some names that nobody asks for."""
+"""Pages that are hashed together: fewer calls, for some names that nobody asks for."""
 
 
 def page_names(salt: bytes, prompt: bytes, page_tokens: int = PAGE_TOKENS) -> list[int]:

@@ -121,7 +121,7 @@ def test_an_agent_that_is_stopped_costs_no_more_than_the_deadline(pair, whose):
 
 
 def test_a_source_whose_agent_goes_on_after_the_deadline_changes_no_page(pair):
-    """What it was asked for may come any time: into staging memory that nobody looks at."""
+    """Pages that it was asked for may come any time: into staging memory that nobody looks at."""
     pid = pid_of(pair.agents[0])
     os.kill(pid, signal.SIGSTOP)
     assert pair.pull(deadline_s=0.5).outcome == "late"

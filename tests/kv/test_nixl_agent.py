@@ -22,7 +22,7 @@ LATER_S = 60.0
 
 @pytest.fixture
 def engines():
-    """Those that a test makes, by their agents."""
+    """The ones that a test makes, by their agents."""
     made = []
 
     def make(agents=None, **facts):

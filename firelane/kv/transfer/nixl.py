@@ -125,7 +125,7 @@ class NixlAgent:
             messages.send(self._sock, Busy())
 
     def sessions(self, peer: NixlMemory, deadline_s: float) -> list[NixlSession]:
-        """Those with one peer. Raises AgentError."""
+        """The ones with one peer. Raises AgentError."""
         made: list[NixlSession] = []
         try:
             for _ in range(SESSIONS):

@@ -64,7 +64,7 @@ class PeerTransfer:
         return list(self._readers)
 
     def transport(self, peer: str) -> str:
-        """How pages come from a peer: shm, nixl or tcp; "" of an unknown one."""
+        """The way of pages from a peer: shm, nixl or tcp; "" of an unknown one."""
         reader = self._readers.get(peer)
         return "" if reader is None else reader.transport
 

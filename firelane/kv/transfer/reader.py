@@ -158,7 +158,7 @@ class PageReader:
 
     @property
     def transport(self) -> str:
-        """How pages come: shm, nixl or tcp."""
+        """The way of pages: shm, nixl or tcp."""
         return self._parts[0].copy.transport
 
     def pull(self, pull: Pull) -> None:
