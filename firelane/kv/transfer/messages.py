@@ -44,8 +44,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class NixlMemory(msgspec.Struct, frozen=True, array_like=True):
-    """The part of an engine's NIXL agent that others see. metadata: as NIXL makes it. addresses: of pages, tags,
-    and those of states, in the agent's process."""
+    """The part of an engine's NIXL agent that others see. metadata: as NIXL makes it. addresses: of pages,
+    tags, and those of states, in the agent's process."""
 
     metadata: bytes
     addresses: list[int]
