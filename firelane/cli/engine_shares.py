@@ -52,7 +52,7 @@ class EngineOptions:
                 msgspec.structs.replace(config, kv_transfer_address=remote.address(place))
                 for place, config in enumerate(configs)
             ]
-        if not self.roles and not self.shares_pages and self.engine.kv_transport != "nixl":
+        if not self.roles and not self.shares_pages:
             return configs
         # In shared memory, where pages can be: the other engines map it.
         memory = "private" if self.engine.backend in ("cuda", "null") else "shared"

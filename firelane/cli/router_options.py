@@ -57,7 +57,7 @@ def with_routers(
         engine = msgspec.structs.replace(engine, cache_events=True)
     remote = _remote_peers(arguments, options, settings)
     if arguments.kv_transport == "nixl":
-        engine = _with_nixl(engine, remote)
+        engine = with_nixl(engine, remote)
     return dataclasses.replace(options, engine=engine, kv_events=events, remote_peers=remote)
 
 
@@ -93,14 +93,16 @@ def _remote_peers(
     return page_exchange(text, arguments.cluster_key_file, options.engine, options.replicas, settings)
 
 
-def _with_nixl(engine: EngineConfig, remote: RemotePeersConfig | None) -> EngineConfig:
+def with_nixl(engine: EngineConfig, remote: RemotePeersConfig | None) -> EngineConfig:
+    """The same engine with pages by NIXL, which reads them in shared memory. Raises UsageError."""
     import msgspec
 
     if remote is None:
         raise UsageError(f"{TRANSPORT} nixl: give {TRANSFER}, from which other servers have pages, too")
     if not is_installed():
         raise UsageError(f"{TRANSPORT} nixl: NIXL is not installed; pip install 'firelane[rdma]'")
-    return msgspec.structs.replace(engine, kv_transport="nixl")
+    memory = "private" if engine.backend == "null" else "shared"
+    return msgspec.structs.replace(engine, kv_transport="nixl", kv_cache_memory=memory)
 
 
 def page_exchange(

@@ -26,6 +26,8 @@ ALL: dict[str, Any] = {
     "apiKeysSecret": "tenants",
     "hubTokenSecret": "hub",
     "clusterKeySecret": "cluster",
+    "kvTransport": "nixl",
+    "ucx": {"netDevices": "mlx5_0:1"},
     "pools": {**PAIR, "wide": {"nodes": 2, "args": ["--tensor-parallel-size", "2"]}},
     "autoscaling": {"enabled": True},
     "kvEvents": {"enabled": True},
@@ -38,6 +40,7 @@ ALL: dict[str, Any] = {
     "tolerations": [{"key": "gpu", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
 }
+NIXL: dict[str, Any] = {"pools": PAIR, "clusterKeySecret": "k", "kvTransport": "nixl"}
 Manifests = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -87,9 +90,9 @@ def test_kubernetes_knows_all_fields(plain: Manifests, full: Manifests) -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
     version = kubernetes.latest_version()
     own = {("Deployment", "mine"), ("Service", "mine"), ("HorizontalPodAutoscaler", "mine-prefill")}
-    assert own <= {**plain, **full}.keys()
+    assert own | {("NetworkPolicy", "mine-pages")} <= {**plain, **full}.keys()
     for (kind, _), one in [*plain.items(), *full.items()]:
-        if kind in ("Deployment", "Service", "HorizontalPodAutoscaler"):
+        if kind in ("Deployment", "Service", "HorizontalPodAutoscaler", "NetworkPolicy"):
             kubernetes.validate(one, version, strict=True)
         if kind == "LeaderWorkerSet":
             for template in ("leaderTemplate", "workerTemplate"):
@@ -150,6 +153,59 @@ def test_pools_exchange_pages_and_only_those_for_decode_serve_clients(full: Mani
         assert selects(full["PodMonitor", "mine"], labels)
     assert options(found["mine-decode"]["spec"]).max_num_seqs == 64
     assert options(found["mine-prefill"]["spec"]).max_num_seqs != 64
+
+
+def environment(pod: dict[str, Any]) -> dict[str, str]:
+    """Variables that have a value of their own."""
+    return {one["name"]: one["value"] for one in server(pod)["env"] if "value" in one}
+
+
+def test_pages_travel_over_the_connection_if_nothing_else_is_said() -> None:
+    manifests = rendered(CHART, pools=PAIR, clusterKeySecret="cluster")
+    assert {kind for kind, _ in manifests} == {"Deployment", "Service"}
+    for template in pods(manifests).values():
+        assert options(template["spec"]).kv_transport == "tcp"
+        assert environment(template["spec"]) == {}
+
+
+def test_pages_travel_by_nixl_where_engines_exchange_some(full: Manifests) -> None:
+    for name, template in pods(full).items():
+        given, is_wide = options(template["spec"]), name == "mine-wide"
+        assert (given.kv_transport, given.kv_transfer_address is None) == (
+            "tcp" if is_wide else "nixl",
+            is_wide,
+        )
+        ucx = {"UCX_TCP_PORT_RANGE": "5700-5799", "UCX_NET_DEVICES": "mlx5_0:1"}
+        assert environment(template["spec"]) == ({} if is_wide else ucx)
+
+
+def test_ports_without_a_key_are_for_pods_that_exchange_pages(full: Manifests) -> None:
+    policy = full["NetworkPolicy", "mine-pages"]["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    among, everybody = policy["ingress"]
+    assert "from" not in everybody
+    assert "ports" not in among
+    (source,) = among["from"]
+    assert source == {"podSelector": policy["podSelector"]}
+    first, last = map(int, environment(pods(full)["mine-decode"]["spec"])["UCX_TCP_PORT_RANGE"].split("-"))
+    opened = {one["port"] for one in everybody["ports"]}
+    for name in ("mine-prefill", "mine-decode"):
+        template = pods(full)[name]
+        assert matches(policy["podSelector"], template["metadata"]["labels"])
+        given = options(template["spec"])
+        events = KvEventsConfig.parse(given.kv_events_config)
+        assert events is not None
+        assert opened == {8000, given.metrics_port, int(events.endpoint.rpartition(":")[2])}
+        transfer = int(given.kv_transfer_address.rpartition(":")[2])
+        assert not opened & {transfer, *range(first, last + 1)}
+    assert not matches(policy["podSelector"], pods(full)["mine-wide"]["metadata"]["labels"])
+
+
+def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    (expression,) = selector["matchExpressions"]
+    assert expression["operator"] == "In"
+    is_one = labels.get(expression["key"]) in expression["values"]
+    return is_one and selector["matchLabels"].items() <= labels.items()
 
 
 def test_no_workload_has_pods_of_another_one(full: Manifests) -> None:
@@ -228,6 +284,11 @@ def test_replicas_by_what_pods_measure(full: Manifests) -> None:
         ({"pools": {"prefill": {}}, "clusterKeySecret": "key"}, "name one whose role is decode"),
         ({"pools": {"a": {"role": "both"}}}, "one of 'prefill', 'decode', 'prefill-decode'"),
         ({"pools": {"A_b": {}}}, "does not match pattern"),
+        ({"kvTransport": "rdma"}, "one of 'tcp', 'nixl'"),
+        ({"kvTransport": "nixl"}, "nothing travels without pools for prefill and decode"),
+        (NIXL | {"ucx": {"firstPort": 5799}}, "give 16 at least"),
+        (NIXL | {"ucx": {"lastPort": 5000}}, "give 16 at least"),
+        (NIXL | {"ucx": {"lastPort": 65536}}, "/ucx/lastPort"),
         ({"replica": 2}, "additional properties 'replica' not allowed"),
         ({"inferencePool": {"enabled": True}}, "name the Service of the picker"),
         (

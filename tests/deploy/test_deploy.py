@@ -5,9 +5,11 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,15 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
             for name in copied.split()[:-1]:
                 assert (root / name).exists()
                 assert name in kept
+
+
+def test_the_image_may_have_the_nixl_that_the_package_asks_for() -> None:
+    extras = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (wanted,) = (one.partition(";")[0] for one in extras["rdma"])
+    (asked,) = (run for run in instructions("RUN") if "nixl" in run)
+    assert instructions("ARG") == ['NIXL=""']
+    assert asked.startswith('test -z "$NIXL" || ')
+    assert shlex.split(asked)[-2:] == ["--no-deps", wanted]
 
 
 def test_hadolint_accepts_the_image() -> None:

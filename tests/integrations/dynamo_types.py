@@ -3,6 +3,7 @@ among the packages that the tests install."""
 
 from __future__ import annotations
 
+import argparse
 import enum
 import sys
 import types
@@ -55,6 +56,33 @@ class Context:
         return self._id
 
 
+class RuntimeArgGroup:
+    """Options that all workers of Dynamo have, two of them."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--namespace", default="dynamo")
+        parser.add_argument("--endpoint")
+
+
+class RuntimeConfig(Fields):
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> RuntimeConfig:
+        return cls(namespace=args.namespace, endpoint=args.endpoint)
+
+    def validate(self) -> None:
+        pass
+
+
+class WorkerConfig(Fields):
+    @classmethod
+    def from_runtime_config(cls, runtime: RuntimeConfig, **fields: Any) -> WorkerConfig:
+        return cls(**{**vars(runtime), **fields})
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, ...]:
+    return tuple(endpoint.removeprefix("dyn://").split("."))
+
+
 def health_check(bos_token_id: int) -> dict[str, Any]:
     return {"token_ids": [bos_token_id]}
 
@@ -84,16 +112,16 @@ MODULES: dict[str, dict[str, Any]] = {
         "KvEventSource": PushSource,
         "PushSource": PushSource,
     },
-    "dynamo.common.backend.worker": {"WorkerConfig": Fields},
+    "dynamo.common.backend.worker": {"WorkerConfig": WorkerConfig},
     "dynamo.common.configuration": {},
     "dynamo.common.configuration.groups": {},
     "dynamo.common.configuration.groups.runtime_args": {
-        "DynamoRuntimeArgGroup": Fields,
-        "DynamoRuntimeConfig": Fields,
+        "DynamoRuntimeArgGroup": RuntimeArgGroup,
+        "DynamoRuntimeConfig": RuntimeConfig,
     },
     "dynamo.common.constants": {"DisaggregationMode": DisaggregationMode},
     "dynamo.common.utils": {},
-    "dynamo.common.utils.runtime": {"parse_endpoint": lambda text: tuple(text.split("."))},
+    "dynamo.common.utils.runtime": {"parse_endpoint": parse_endpoint},
 }
 
 

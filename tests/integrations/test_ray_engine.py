@@ -17,6 +17,7 @@ import pytest
 import ray_types
 from ray_types import ErrorResponse, Model
 
+from firelane.cli import build_parser
 from firelane.errors import EngineDeadError, MachineError
 
 TIMEOUT_S = 300.0
@@ -91,6 +92,16 @@ def test_a_server_that_does_not_start_says_why(make) -> None:
         await engine.shutdown()
 
     asyncio.run(scenario())
+
+
+def test_options_of_a_page_exchange_reach_the_server(make) -> None:
+    del make
+    from firelane_ray.server_process import options_of
+
+    exchange = {"kv_transfer_address": "10.0.0.7:5600", "kv_transport": "nixl", "cluster_key_file": "key"}
+    given = build_parser().parse_args(["serve", "MODEL", *options_of(exchange)])
+    assert (given.kv_transfer_address, given.kv_transport) == ("10.0.0.7:5600", "nixl")
+    assert given.cluster_key_file == Path("key")
 
 
 def test_the_deployment_names_the_engine(make) -> None:

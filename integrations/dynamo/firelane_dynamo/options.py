@@ -15,8 +15,8 @@ from dynamo.common.utils.runtime import parse_endpoint
 
 from firelane import env
 from firelane.cli import options
-from firelane.cli.router_options import TRANSFER, page_exchange
-from firelane.engine_config import EngineConfig
+from firelane.cli.router_options import TRANSFER, TRANSPORT, page_exchange, with_nixl
+from firelane.engine_config import KV_TRANSPORTS, EngineConfig
 from firelane.errors import UsageError
 from firelane.node.remote_peers import RemotePeersConfig
 from firelane.sources.resolve import resolve
@@ -55,6 +55,8 @@ def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
     peers = _peers(given, engine, environment)
     if peers is not None:
         engine = msgspec.structs.replace(engine, kv_transfer_address=peers.address(0))
+    if given.kv_transport == "nixl":
+        engine = with_nixl(engine, peers)
     return WorkerOptions(
         engine=engine, worker=_worker(given, engine), engine_timeout_s=given.engine_timeout, peers=peers
     )
@@ -104,6 +106,13 @@ def _parser() -> argparse.ArgumentParser:
         TRANSFER,
         metavar="IP:PORT",
         help="where workers of the other mode reach this one, to have pages of the KV cache from each other",
+    )
+    group.add_argument(
+        TRANSPORT,
+        choices=KV_TRANSPORTS,
+        default="tcp",
+        help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
+        "where both workers have it (default: %(default)s)",
     )
     group.add_argument(
         "--cluster-key-file",

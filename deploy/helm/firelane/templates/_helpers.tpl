@@ -14,6 +14,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $own := pick .Values "replicas" "nodes" "resources" "nodeSelector" "tolerations" "affinity" "autoscaling" -}}
 {{- $pools := list -}}
 {{- $answering := 0 -}}
+{{- $exchanging := 0 -}}
 {{- range $name, $given := .Values.pools | default (dict "server" dict) -}}
 {{- $pool := mustMergeOverwrite (mustDeepCopy $own) (mustDeepCopy ($given | default dict)) -}}
 {{- $_ := set $pool "name" $name -}}
@@ -33,12 +34,29 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- fail "sidecar.image: the proxy speaks HTTP to its server; leave out tlsSecret" -}}
 {{- end -}}
 {{- if ne $pool.role "prefill" -}}{{- $answering = add1 $answering -}}{{- end -}}
+{{- if $apart -}}{{- $exchanging = add1 $exchanging -}}{{- end -}}
 {{- $pools = append $pools $pool -}}
 {{- end -}}
 {{- if not $answering -}}
 {{- fail "pools: all are for prefill; name one whose role is decode or prefill-decode" -}}
 {{- end -}}
+{{- if eq .Values.kvTransport "nixl" -}}
+{{- if not $exchanging -}}
+{{- fail "kvTransport: nothing travels without pools for prefill and decode; name such in pools, or leave it out" -}}
+{{- end -}}
+{{- if lt (sub (int .Values.ucx.lastPort) (int .Values.ucx.firstPort)) 15 -}}
+{{- fail "ucx: an engine takes several of these ports; give 16 at least" -}}
+{{- end -}}
+{{- end -}}
 {{- $pools | toJson -}}
+{{- end }}
+
+{{/* What pods that give each other pages are selected by. */}}
+{{- define "firelane.exchanging" -}}
+matchLabels:
+  {{- include "firelane.selector" . | nindent 2 }}
+matchExpressions:
+  - {key: llm-d.ai/role, operator: In, values: [prefill, decode]}
 {{- end }}
 
 {{/* What the pods of a pool are selected by: dict "root" "pool" */}}

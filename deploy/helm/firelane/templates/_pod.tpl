@@ -36,6 +36,14 @@ containers:
         valueFrom:
           fieldRef:
             fieldPath: status.podIP
+      {{- if and (ne .pool.role "prefill-decode") (eq $values.kvTransport "nixl") }}
+      - name: UCX_TCP_PORT_RANGE
+        value: "{{ int $values.ucx.firstPort }}-{{ int $values.ucx.lastPort }}"
+      {{- with $values.ucx.netDevices }}
+      - name: UCX_NET_DEVICES
+        value: {{ . | quote }}
+      {{- end }}
+      {{- end }}
       {{- with $values.hubTokenSecret }}
       - name: HF_TOKEN
         valueFrom:
@@ -150,6 +158,8 @@ capabilities:
 {{- if ne .pool.role "prefill-decode" }}
 - --kv-transfer-address
 - $(POD_IP):{{ $values.kvTransferPort }}
+- --kv-transport
+- {{ $values.kvTransport }}
 {{- end }}
 {{- if $values.kvEvents.enabled }}
 {{- $name := $values.model | default "firelane-embedded" }}
