@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import mmap
 import os
 import shutil
 import socket
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from memory_at_hand import MemoryAtHand
 from shaped_link import ShapedLink
 
 from firelane import env
@@ -192,9 +192,9 @@ class Setup:
         for _ in range(rounds):
             for name, case in cases.items():
                 _empty(self.cache)
-                if name not in ("client", "library"):
-                    have_memory(2 * self.nbytes)
-                costs[name].append(Cost.of(case, self.server))
+                has_memory = name in ("client", "library")
+                with contextlib.nullcontext() if has_memory else MemoryAtHand(2 * self.nbytes):
+                    costs[name].append(Cost.of(case, self.server))
                 print(f"{name}: {costs[name][-1].seconds:.2f} s", file=sys.stderr, flush=True)
         return costs
 
@@ -256,14 +256,6 @@ def _report_start(nbytes: int, client: Sequence[float], first: Sequence[float], 
         most_s = TARGET_TIMES * nbytes / rate + TARGET_S
         bar = f"{TARGET_TIMES} x bytes / rate + {TARGET_S} s"
         print(f"first token / ({bar}): {statistics.median(first) / most_s:.2f}")
-
-
-def have_memory(nbytes: int) -> None:
-    """Have the host give this machine so much memory, which it keeps for some seconds: some virtual machines
-    give back what lies free, and wait for it longer than anything takes that is measured here."""
-    memory = mmap.mmap(-1, nbytes)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 1
 
 
 def _empty(cache: Path) -> None:
