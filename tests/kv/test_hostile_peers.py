@@ -24,7 +24,7 @@ from firelane.kv.transfer.messages import (
     NixlMemory,
     proof,
 )
-from tests.kv.test_transfer import BLOCK, PAGES, Engine, prompt
+from tests.kv.transfer_engines import BLOCK, PAGES, Engine, prompt
 
 KEY = b"of the cluster"
 NONCE = bytes(32)

@@ -13,7 +13,7 @@ from firelane.kv.transfer import PlainCopier, nixl, nixl_copy
 from firelane.nixl.installed import is_installed
 from firelane.nixl.processes import HelperAgents
 from tests.kv import test_transfer as contract
-from tests.kv.test_transfer import BLOCK, PAGE_BYTES, Engine, assert_same, attach, prompt
+from tests.kv.transfer_engines import BLOCK, PAGE_BYTES, Engine, assert_same, attach, prompt
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="NIXL is not installed (the extra `rdma`)")
 NIXL = "nixl-installed", PlainCopier()
