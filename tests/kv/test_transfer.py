@@ -16,6 +16,7 @@ from firelane.kv.transfer.checksum import checksum
 from tests.kv.transfer_engines import (
     PAGE_BYTES,
     STATE_BYTES,
+    Engine,
     assert_same,
     attach,
     engine_of,
