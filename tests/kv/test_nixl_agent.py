@@ -13,8 +13,8 @@ from firelane.kv.transfer.messages import ConnectionLostError, NixlMemory
 from firelane.kv.transfer.page_copy import LateError
 from firelane.nixl import agent, messages
 from firelane.nixl.messages import AgentError, Attach, Busy, Done, Failed, Open, Read
-from tests.kv.transfer_engines import BLOCK, Engine, assert_same, attach, prompt
 from tests.kv.thread_agents import CopyingLibrary, ThreadAgents
+from tests.kv.transfer_engines import BLOCK, Engine, assert_same, attach, prompt
 
 TCP = "tcp", PlainCopier()
 LATER_S = 60.0

@@ -10,7 +10,6 @@ import pytest
 
 from firelane.contract import PageMemory
 from firelane.kv import WantedPage
-from firelane.kv.incoming import STATES
 from firelane.kv.transfer import KVPeerError, PlainCopier, page_copier, reader
 from firelane.kv.transfer.checksum import checksum
 from tests.kv.transfer_engines import (
