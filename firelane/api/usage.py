@@ -6,16 +6,17 @@ import msgspec
 
 
 class CachedByTier(msgspec.Struct, frozen=True, kw_only=True):
-    """Cached tokens by the place where their keys and values lay: with the engine, in host memory, or on a
-    drive."""
+    """Cached tokens by the place where their keys and values lay: with the engine, in host memory, on a
+    drive, or with another engine."""
 
     device: int
     host: int
     disk: int
+    peer: int
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """cached_tokens_by_tier: a field of Firelane's own, where some came from a tier below the device."""
+    """cached_tokens_by_tier: a field of Firelane's own, where some came from below the device."""
 
     cached_tokens: int = 0
     cached_tokens_by_tier: CachedByTier | msgspec.UnsetType = msgspec.UNSET

@@ -15,6 +15,7 @@ from firelane.engine.apply import PlanApplier
 from firelane.engine.grammar.masks import GrammarMasks
 from firelane.engine.inputs import InputWriter
 from firelane.engine.output import OutputProcessor
+from firelane.engine.page_waits import PageWaits
 from firelane.engine.plan import StepPlan
 from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.policy import Policy
@@ -89,7 +90,7 @@ class EngineCore:
         self.scheduler = Scheduler(self.table, self.kv, limits, self.policy, stages)
         self._writer = SlotWriter(executor.state)
         self._applier = PlanApplier(self.table, self.kv, self.policy, self._writer)
-        self._prerequisites, self._pulls = prerequisites, PullCounters()
+        self._prerequisites, self._pulls = PageWaits(prerequisites), PullCounters()
         self._masks = GrammarMasks(self.table, self._writer)
         self._inputs = InputWriter(limits, executor.max_in_flight)
         self._page_pulls: PagePulls | None = None
@@ -108,18 +109,15 @@ class EngineCore:
         have pages from here; "" where they have none. Before the first step; the caller keeps `transfer`."""
         if address:
             self._outputs.tell_pages(transfer.engine_id, address)
-        self._page_pulls = PagePulls(
-            self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages, self._clock
-        )
-        self._prerequisites = self._page_pulls
+        spare_pages = self.table.num_spare_pages
+        self._page_pulls = PagePulls(self.kv, transfer, self._pulls, spare_pages, self._clock)
+        self._prerequisites.sources += (self._page_pulls,)
 
     def have_tiers(self, tiers: TieredPages) -> None:
-        """From now on requests wait for pages that `tiers` have. Before the first step; the caller keeps
-        `tiers`."""
-        self._tier_reads = TierReads(
-            self._prerequisites, self.kv, tiers, self._pulls, self.table.num_spare_pages
-        )
-        self._prerequisites = self._tier_reads
+        """From now on requests wait for pages that `tiers` have, and do not have those from other engines.
+        Before the first step; the caller keeps `tiers`."""
+        self._tier_reads = TierReads(self.kv, tiers, self._pulls, self.table.num_spare_pages)
+        self._prerequisites.sources = (self._tier_reads, *self._prerequisites.sources)
 
     def tell_cache(self, tell: Callable[[CacheEvents], None]) -> None:
         """From now on somebody hears of changes of the prefix cache, once a step. Before the first one."""

@@ -14,7 +14,7 @@ from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, SlotState, Step
 from firelane.engine.apply import PlanApplier
 from firelane.engine.plan import PrefillChunk, StepPlan
 from firelane.engine.policies.policy import Policy
-from firelane.engine.sequence import Sequence, Status
+from firelane.engine.sequence import PEER, Sequence, Status
 from firelane.engine.table import SequenceTable
 from firelane.kv import KvCache
 from firelane.kv.events import number_of
@@ -170,13 +170,11 @@ class OutputProcessor:
                 age_s = time.monotonic() - sequence.scheduled_s
                 self._started.append(Started(sequence.id, chunk.start, age_s, *self._restored(chunk)))
 
-    def _restored(self, chunk: PrefillChunk) -> tuple[int, int]:
-        """Tokens before the chunk that came from host memory, and from a drive."""
+    def _restored(self, chunk: PrefillChunk) -> tuple[int, int, int]:
+        """Tokens before the chunk that came from host memory, a drive, and another engine."""
         size = self._kv.block_size
-        blocks, sequence = chunk.start // size, chunk.sequence
-        return size * sequence.restored_blocks("host", blocks), size * sequence.restored_blocks(
-            "disk", blocks
-        )
+        blocks = chunk.sequence.restored_blocks(chunk.start // size)
+        return size * blocks["host"], size * blocks["disk"], size * blocks[PEER]
 
     def _publish_full(self, plan: StepPlan) -> None:
         """Give the prefix cache the blocks that this step has filled (all of their tokens are known by now),

@@ -1,11 +1,10 @@
-"""Pages of other engines as a prerequisite of a sequence: it waits for them no longer than computing them
-would take, and what has not come by then is computed."""
+"""Pages of other engines, pulled by their names."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -13,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import NO_SNAPSHOT
-from firelane.engine.prerequisites import Prerequisites, Waited
-from firelane.engine.sequence import Sequence
+from firelane.engine.sequence import PEER, Sequence
 from firelane.kv import KvCache, PrefixChain, WantedPage, WantedState
+from firelane.kv.incoming import STATES
 from firelane.kv.transfer import KVTransfer, Outcome, Settled
 from firelane.wire.frames import EngineStats, NewRequest
 
@@ -77,13 +76,13 @@ class PullCounters:
 
 @dataclass(eq=False)
 class _Wait:
-    """Of one sequence. tickets: pulls that it waits for; is_ready: for nothing else. joins: some of these
-    pulls are older than it, and may not find what its peer has by now."""
+    """Of one sequence. nearer: pages that others bring. tickets: pulls that it waits for. joins: some of these
+    are older than it, and may not find what its peer has by now."""
 
     sequence: Sequence
+    nearer: Set[WantedPage]
     tickets: set[int]
     deadline_s: float
-    is_ready: bool
     peer: str
     joins: bool
 
@@ -102,12 +101,10 @@ class _Expected:
 
 
 class PagePulls:
-    """See Prerequisites: those of `inner`, and pages. A page that is on its way is not pulled twice. Owns the
-    incoming pages of `kv`."""
+    """See PageFetcher: of the engine that a request names. A page that is on its way is not pulled twice."""
 
     def __init__(
         self,
-        inner: Prerequisites,
         kv: KvCache,
         transfer: KVTransfer,
         counters: PullCounters,
@@ -115,7 +112,7 @@ class PagePulls:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """clock: that of the transfer's deadlines."""
-        self._inner, self._kv, self._transfer = inner, kv, transfer
+        self._kv, self._transfer = kv, transfer
         self._counters, self._spare_pages, self._clock = counters, spare_pages, clock
         self._waits: dict[int, _Wait] = {}
         self._mine: dict[int, tuple[list[int], WantedState | None]] = {}
@@ -126,9 +123,8 @@ class PagePulls:
         self._expected: dict[tuple[bytes, bytes], _Expected] = {}
 
     @property
-    def is_waiting(self) -> bool:
-        waits = self._waits or self._mine or self._expected
-        return self._inner.is_waiting or bool(waits)
+    def is_busy(self) -> bool:
+        return bool(self._mine or self._expected)
 
     def expect(self, request: NewRequest) -> None:
         """From now on have pages of its prompt as they are computed at its `pages_at`."""
@@ -139,47 +135,40 @@ class PagePulls:
             expected = _Expected(request.pages_at, chain, tokens.astype(np.int32), ends_s)
             self._expected[request.salt, request.prompt] = expected
 
-    def add(self, sequence: Sequence, request: NewRequest) -> bool:
-        is_ready = self._inner.add(sequence, request)
+    def fetch(
+        self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
+    ) -> Set[WantedPage] | None:
         if not request.pages_at:
-            return is_ready
+            return None
         if request.pages_address:
             self._transfer.seek(request.pages_at, request.pages_address)
         deadline_s = self._clock() + self._counters.patience_s(len(sequence.tokens))
-        wait = _Wait(sequence, set(), deadline_s, is_ready, request.pages_at, joins=True)
+        wait = _Wait(sequence, nearer, set(), deadline_s, request.pages_at, joins=True)
         self._ask(wait)
-        if wait.tickets:
-            self._waits[sequence.id] = wait
-        return is_ready and not wait.tickets
+        if not wait.tickets:
+            return None
+        self._waits[sequence.id] = wait
+        return {page for page, ticket in self._coming.items() if ticket in wait.tickets}
 
-    def take(self) -> list[Waited]:
+    def poll(self) -> None:
         for settled in self._transfer.poll():
             self._settle(settled)
-        ended: list[Waited] = []
-        for waited in self._inner.take():
-            wait = self._waits.get(waited.sequence.id)
-            if wait is None or waited.error:
-                self._waits.pop(waited.sequence.id, None)
-                ended.append(waited)
-            else:
-                wait.is_ready = True
         if self._expected:
             self._look_ahead()
-        return ended + self._arrived()
 
-    def get(self, request_id: int) -> Sequence | None:
-        wait = self._waits.get(request_id)
-        return wait.sequence if wait else self._inner.get(request_id)
+    def is_over(self, sequence: Sequence) -> bool:
+        """A pull that is late keeps its pages, and nobody waiting."""
+        wait, now_s = self._waits[sequence.id], self._clock()
+        wait.tickets &= self._mine.keys()
+        if wait.joins and not wait.tickets and now_s < wait.deadline_s:
+            self._ask(wait)
+        if wait.tickets and now_s < wait.deadline_s:
+            return False
+        del self._waits[sequence.id]
+        return True
 
-    def waiting(self) -> list[Sequence]:
-        inner = [s for s in self._inner.waiting() if s.id not in self._waits]
-        return inner + [wait.sequence for wait in self._waits.values()]
-
-    def abort(self, sequence: Sequence) -> None:
-        """Its pages come all the same: somebody else may ask for them."""
+    def give_up(self, sequence: Sequence) -> None:
         self._waits.pop(sequence.id, None)
-        if self._inner.get(sequence.id) is sequence:
-            self._inner.abort(sequence)
 
     def _ask(self, wait: _Wait) -> None:
         """Pull what is missing and not on its way."""
@@ -190,7 +179,9 @@ class PagePulls:
         if names and names[0] in self._coming_states:
             coming.add(self._coming_states[names[0]])
             names = []
-        missing = [page for page in wanted if page not in self._coming]
+        elif names and WantedPage(STATES, names[0], sequence.chain.tenant) in wait.nearer:
+            names = []
+        missing = [page for page in wanted if page not in self._coming and page not in wait.nearer]
         wait.joins = bool(coming)
         state = self._place_of(names, sequence.chain.tenant)
         if not names or state is not None:  # else its pages alone are of no use
@@ -254,6 +245,7 @@ class PagePulls:
         if not self._note_ahead(settled):
             self._counters.note(settled)
         mine, state = self._mine.pop(settled.ticket)
+        self._note_restored(settled)
         self._kv.incoming.settle(mine, settled.arrived)
         if state is not None:
             came = state.names[settled.state] if settled.state >= 0 else b""
@@ -261,15 +253,9 @@ class PagePulls:
             del self._coming_states[state.names[0]]
         self._coming = {page: t for page, t in self._coming.items() if t != settled.ticket}
 
-    def _arrived(self) -> list[Waited]:
-        """Sequences that need not wait any longer. A pull that is late keeps its pages, and nobody
-        waiting."""
-        now_s, ended = self._clock(), list[Waited]()
-        for wait in list(self._waits.values()):
-            wait.tickets &= self._mine.keys()
-            if wait.joins and not wait.tickets and now_s < wait.deadline_s:
-                self._ask(wait)
-            if wait.is_ready and (not wait.tickets or now_s >= wait.deadline_s):
-                del self._waits[wait.sequence.id]
-                ended.append(Waited(wait.sequence, ""))
-        return ended
+    def _note_restored(self, settled: Settled) -> None:
+        pages = [page for page, ticket in self._coming.items() if ticket == settled.ticket]
+        came = {page.name: PEER for page, is_here in zip(pages, settled.arrived, strict=True) if is_here}
+        for wait in self._waits.values():
+            if settled.ticket in wait.tickets:
+                wait.sequence.restored |= came

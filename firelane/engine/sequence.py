@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,10 @@ from firelane.wire.frames import FinishReason, Sampling
 
 if TYPE_CHECKING:
     from firelane.engine.grammar.constraint import Constraint
+
+
+PEER = "peer"
+"""In place of a tier's name: another engine."""
 
 
 class Status(Enum):
@@ -105,7 +110,7 @@ class Sequence:
         self.pool: Pool | None = None
         """The place where a request for an embedding collects it."""
         self.restored: dict[bytes, str] = {}
-        """Names of its blocks that were read from a tier, and which one."""
+        """Names of its blocks that were brought here for it, and from where: a tier, or another engine."""
 
     def resume(self, output_start: int) -> None:
         """Tokens from `output_start` on are output already. Whoever drew them has reported the prompt's
@@ -127,12 +132,12 @@ class Sequence:
         """The fault of the request itself, where it ends in an error."""
         return "" if self.constraint is None else self.constraint.failure
 
-    def restored_blocks(self, tier: str, num_blocks: int) -> int:
-        """Of its first `num_blocks` blocks, those that came from this tier."""
+    def restored_blocks(self, num_blocks: int) -> Counter[str]:
+        """Of its first `num_blocks` blocks, how many came from where."""
         if not self.restored:
-            return 0
+            return Counter()
         names = self.chain.names(self.tokens, num_blocks)[:num_blocks]
-        return sum(self.restored.get(name) == tier for name in names)
+        return Counter(self.restored[name] for name in names if name in self.restored)
 
     @property
     def reusable_tokens(self) -> int:

@@ -1,17 +1,15 @@
-"""Pages and snapshots of the tiers as a prerequisite of a sequence: read ahead while it waits, no longer than
-computing them would take; what has not come by then is computed."""
+"""Pages and snapshots of the tiers, read ahead of prompts that wait."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 import msgspec
 
 from firelane.contract import NO_SNAPSHOT
-from firelane.engine.prerequisites import Prerequisites, Waited
 from firelane.engine.pulls import PullCounters
 from firelane.engine.sequence import Sequence, Status
 from firelane.kv import KvCache, WantedPage
@@ -27,12 +25,10 @@ BATCH = 8
 
 @dataclass(eq=False)
 class _Wait:
-    """Of one sequence. tickets: reads that it waits for; is_ready: for nothing else."""
+    """Of one sequence. tickets: reads that it waits for."""
 
-    sequence: Sequence
     tickets: set[int]
     deadline_s: float
-    is_ready: bool
 
 
 @dataclass(eq=False)
@@ -48,18 +44,17 @@ class _Read:
 
 
 class TierReads:
-    """See Prerequisites: those of `inner`, and pages. Owns the incoming pages and states of its reads. What
-    is being read is not read twice; while one takes longer than its deadline, no other read begins."""
+    """See PageFetcher. What is being read is not read twice; while one takes longer than its deadline, no other
+    read begins."""
 
     def __init__(
         self,
-        inner: Prerequisites,
         kv: KvCache,
         tiers: TieredPages,
         counters: PullCounters,
         spare_pages: Callable[[], int],
     ) -> None:
-        self._inner, self._kv, self._tiers = inner, kv, tiers
+        self._kv, self._tiers = kv, tiers
         self._counters, self._spare_pages = counters, spare_pages
         self._waits: dict[int, _Wait] = {}
         self._reads: dict[int, _Read] = {}
@@ -70,8 +65,8 @@ class TierReads:
         self._told = {name: TierStats() for name in tiers.stats()}
 
     @property
-    def is_waiting(self) -> bool:
-        return self._inner.is_waiting or bool(self._waits or self._reads)
+    def is_busy(self) -> bool:
+        return bool(self._reads)
 
     @property
     def is_behind(self) -> bool:
@@ -83,44 +78,33 @@ class TierReads:
         """The tiers' figures have changed since they were told."""
         return self._tiers.stats() != self._told
 
-    def add(self, sequence: Sequence, request: NewRequest) -> bool:
-        is_ready = self._inner.add(sequence, request)
-        if request.pages_at:  # an engine that has all of them
-            return is_ready
+    def fetch(
+        self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
+    ) -> Set[WantedPage] | None:
+        del request, nearer  # no source is nearer
         tokens = len(sequence.tokens)
         deadline_s = time.monotonic() + self._counters.patience_s(tokens, UNKNOWN_S)
         tickets = self._begin(sequence, deadline_s)
-        if tickets:
-            self._waits[sequence.id] = _Wait(sequence, tickets, deadline_s, is_ready)
-        return is_ready and not tickets
+        if not tickets:
+            return None
+        self._waits[sequence.id] = _Wait(tickets, deadline_s)
+        return {page for page, ticket in self._coming.items() if ticket in tickets}
 
-    def take(self) -> list[Waited]:
+    def poll(self) -> None:
         for read in self._tiers.poll():
             self._settle(read)
-        ended: list[Waited] = []
-        for waited in self._inner.take():
-            wait = self._waits.get(waited.sequence.id)
-            if wait is None or waited.error:
-                if waited.error:
-                    self._give_up(waited.sequence)
-                ended.append(waited)
-            else:
-                wait.is_ready = True
-        return ended + self._arrived()
 
-    def get(self, request_id: int) -> Sequence | None:
-        wait = self._waits.get(request_id)
-        return wait.sequence if wait else self._inner.get(request_id)
+    def is_over(self, sequence: Sequence) -> bool:
+        wait = self._waits[sequence.id]
+        wait.tickets &= self._reads.keys()
+        if wait.tickets and time.monotonic() < wait.deadline_s:
+            return False
+        del self._waits[sequence.id]
+        return True
 
-    def waiting(self) -> list[Sequence]:
-        inner = [s for s in self._inner.waiting() if s.id not in self._waits]
-        return inner + [wait.sequence for wait in self._waits.values()]
-
-    def abort(self, sequence: Sequence) -> None:
-        """Its pages come all the same: somebody else may ask for them."""
-        self._give_up(sequence)
-        if self._inner.get(sequence.id) is sequence:
-            self._inner.abort(sequence)
+    def give_up(self, sequence: Sequence) -> None:
+        self._waits.pop(sequence.id, None)
+        self._unused = [(other, pages) for other, pages in self._unused if other is not sequence]
 
     def in_stats(self, stats: EngineStats) -> EngineStats:
         """The same with those of the tiers."""
@@ -170,11 +154,6 @@ class TierReads:
         self._coming |= dict.fromkeys(read.wanted, ticket)
         return ticket
 
-    def _give_up(self, sequence: Sequence) -> None:
-        """End of the wait of a sequence that will never begin."""
-        self._waits.pop(sequence.id, None)
-        self._unused = [(other, pages) for other, pages in self._unused if other is not sequence]
-
     def _wanted(self, sequence: Sequence) -> list[WantedPage]:
         """Pages of no longer a prefix than there is room for."""
         chain, tokens, spare = sequence.chain, sequence.tokens, self._room()
@@ -209,13 +188,3 @@ class TierReads:
             self._hits[source] += 1
             for sequence in () if read.is_state else read.waiting:
                 sequence.restored[wanted.name] = source
-
-    def _arrived(self) -> list[Waited]:
-        """Sequences that need not wait any longer."""
-        now_s, ended = time.monotonic(), list[Waited]()
-        for wait in list(self._waits.values()):
-            wait.tickets &= self._reads.keys()
-            if wait.is_ready and (not wait.tickets or now_s >= wait.deadline_s):
-                del self._waits[wait.sequence.id]
-                ended.append(Waited(wait.sequence, ""))
-        return ended

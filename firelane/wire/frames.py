@@ -224,13 +224,14 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 class Started(msgspec.Struct, frozen=True, array_like=True):
     """The request's prefill has begun, planned `age_s` seconds before this frame was made; `cached_tokens` of
     its prompt came from the prefix cache, of which host_tokens were read from the tier in host memory for
-    it, and disk_tokens from the one on a drive."""
+    it, disk_tokens from the one on a drive, and peer_tokens pulled from another engine."""
 
     id: int
     cached_tokens: int
     age_s: float = 0.0
     host_tokens: int = 0
     disk_tokens: int = 0
+    peer_tokens: int = 0
 
 
 class PagesAt(msgspec.Struct, frozen=True, array_like=True):

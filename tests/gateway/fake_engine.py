@@ -51,7 +51,7 @@ class FakeEngine:
     max_model_len: int = 512
     max_num_seqs: int = 8
     cached_tokens: int = 0
-    restored_tokens: tuple[int, int] = (0, 0)
+    restored_tokens: tuple[int, int, int] = (0, 0, 0)
     age_s: float = 0.0
     held: bool = False
     reject: str = ""

@@ -222,9 +222,10 @@ def test_cached_tokens(service):
 
 
 def test_cached_tokens_by_tier(service):
-    service.engine.cached_tokens, service.engine.restored_tokens = 3, (1, 2)
+    service.engine.cached_tokens, service.engine.restored_tokens = 7, (1, 2, 3)
     details = completion(service, n=2)["usage"]["prompt_tokens_details"]
-    assert details == {"cached_tokens": 3, "cached_tokens_by_tier": {"device": 0, "host": 1, "disk": 2}}
+    by_tier = {"device": 1, "host": 1, "disk": 2, "peer": 3}
+    assert details == {"cached_tokens": 7, "cached_tokens_by_tier": by_tier}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class Choice:
         *("_called", "_detokenizer", "_gaps", "_last_s", "_late", "_options", "_sink", "_plain", "_prompt"),
         *("_prompt_reports", "_reason", "_reports", "_run", "_shown_tokens", "_splitter", "_tail", "_text"),
         *("_tokenizer", "_tokens", "cached_tokens", "done", "first_of_prompt", "first_s", "generated", "id"),
-        *("disk_tokens", "host_tokens", "pages", "planned_s", "reasoning_tokens"),
+        *("disk_tokens", "host_tokens", "peer_tokens", "pages", "planned_s", "reasoning_tokens"),
     )
 
     def __init__(
@@ -41,7 +41,7 @@ class Choice:
         self.done = False
         self.first_of_prompt = True
         self.generated = 0
-        self.cached_tokens = self.host_tokens = self.disk_tokens = 0
+        self.cached_tokens = self.host_tokens = self.disk_tokens = self.peer_tokens = 0
         self.reasoning_tokens = 0
         self.pages: PagesAt | None = None
         self._run = run
@@ -89,6 +89,7 @@ class Choice:
     def on_started(self, started: Started, planned_s: float) -> None:
         self.cached_tokens, self.planned_s = started.cached_tokens, planned_s
         self.host_tokens, self.disk_tokens = started.host_tokens, started.disk_tokens
+        self.peer_tokens = started.peer_tokens
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
         top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))

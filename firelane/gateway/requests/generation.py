@@ -192,9 +192,10 @@ def _prompt_details(choices: Sequence[Choice]) -> PromptTokensDetails:
     cached = sum(choice.cached_tokens for choice in choices)
     host = sum(choice.host_tokens for choice in choices)
     disk = sum(choice.disk_tokens for choice in choices)
-    if not host + disk:
+    peer = sum(choice.peer_tokens for choice in choices)
+    if not host + disk + peer:
         return PromptTokensDetails(cached_tokens=cached)
-    by_tier = CachedByTier(device=cached - host - disk, host=host, disk=disk)
+    by_tier = CachedByTier(device=cached - host - disk - peer, host=host, disk=disk, peer=peer)
     return PromptTokensDetails(cached_tokens=cached, cached_tokens_by_tier=by_tier)
 
 
