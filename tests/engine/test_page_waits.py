@@ -35,7 +35,10 @@ def patience(monkeypatch):
 def both(driver, tier=HostTier, *, slots=256, num_blocks=64, **sizes):
     """An engine that gives pages, and one with a tier that has them from there."""
     peer, engine = (driver(num_blocks=num_blocks, **sizes) for _ in range(2))
-    with connected(peer, engine) as (transfer, _), tiered(engine, tier(slots, page_bytes_of(engine))) as tiers:
+    with (
+        connected(peer, engine) as (transfer, _),
+        tiered(engine, tier(slots, page_bytes_of(engine))) as tiers,
+    ):
         yield peer, engine, tiers, transfer.engine_id
 
 
