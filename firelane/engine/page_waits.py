@@ -25,9 +25,9 @@ class PageFetcher(Protocol):
     def fetch(
         self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
     ) -> Set[WantedPage] | None:
-        """Begin to bring what the prompt could begin with and is neither here nor, for this sequence, on its way
-        from a nearer source. Returns what is on its way from here; the sequence is to wait until `is_over`, or
-        is given up. None where nothing is."""
+        """Begin to bring what the prompt could begin with and is neither here nor, for this sequence, on its
+        way from a nearer source. Returns what is on its way from here; the sequence is to wait until
+        `is_over`, or is given up. None where nothing is."""
         ...
 
     def poll(self) -> None:
@@ -39,8 +39,8 @@ class PageFetcher(Protocol):
         ...
 
     def give_up(self, sequence: Sequence) -> None:
-        """Forget a sequence that will never begin, or that is not known. Its pages come all the same: somebody
-        else may ask for them."""
+        """Forget a sequence that will never begin, or that is not known. Its pages come all the same:
+        somebody else may ask for them."""
         ...
 
 

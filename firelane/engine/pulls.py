@@ -76,8 +76,8 @@ class PullCounters:
 
 @dataclass(eq=False)
 class _Wait:
-    """Of one sequence. nearer: pages that others bring. tickets: pulls that it waits for. joins: some of these
-    are older than it, and may not find what its peer has by now."""
+    """Of one sequence. nearer: pages that others bring. tickets: pulls that it waits for. joins: some of
+    these are older than it, and may not find what its peer has by now."""
 
     sequence: Sequence
     nearer: Set[WantedPage]

@@ -44,8 +44,8 @@ class _Read:
 
 
 class TierReads:
-    """See PageFetcher. What is being read is not read twice; while one takes longer than its deadline, no other
-    read begins."""
+    """See PageFetcher. What is being read is not read twice; while one takes longer than its deadline, no
+    other read begins."""
 
     def __init__(
         self,

@@ -173,7 +173,7 @@ class Slow(NoPrerequisites):
     def is_waiting(self):
         return bool(self.waits)
 
-    def add(self, sequence, request):
+    def add(self, sequence, _):
         self.waits[sequence.id] = sequence
         return False
 
@@ -201,7 +201,7 @@ class Source:
         self.page, self.nearer, self.known, self.come = page, [], set(), set()
         self.is_busy = False
 
-    def fetch(self, sequence, request, nearer):
+    def fetch(self, sequence, _, nearer):
         self.nearer.append(set(nearer))
         if self.page is None:
             return None
@@ -243,7 +243,9 @@ def test_each_source_knows_what_nearer_ones_bring(waits):
 def test_a_sequence_waits_for_all_of_it(waits):
     waits, inner, _ = waits
     first, _, last = waits.sources
-    assert waits.is_waiting and waits.get(1) == Request(1) and waits.waiting() == [Request(1)]
+    assert waits.is_waiting
+    assert waits.get(1) == Request(1)
+    assert waits.waiting() == [Request(1)]
     last.come.add(1)
     assert waits.take() == []
     inner.end(1)
@@ -251,7 +253,9 @@ def test_a_sequence_waits_for_all_of_it(waits):
     assert waits.get(1) == Request(1)
     first.come.add(1)
     assert waits.take() == [(Request(1), "")]
-    assert not waits.is_waiting and waits.get(1) is None and waits.waiting() == []
+    assert not waits.is_waiting
+    assert waits.get(1) is None
+    assert waits.waiting() == []
 
 
 def test_what_is_ready_last_ends_the_wait(waits):
@@ -268,13 +272,15 @@ def test_who_never_begins_is_given_up_everywhere(waits):
     waits, inner, _ = waits
     inner.end(1, "bad grammar")
     assert waits.take() == [(Request(1), "bad grammar")]
-    assert not waits.is_waiting and not any(source.known for source in waits.sources)
+    assert not waits.is_waiting
+    assert not any(source.known for source in waits.sources)
 
 
 def test_an_abort_ends_all_waits(waits):
     waits, inner, _ = waits
     waits.abort(waits.get(1))
-    assert inner.waits == {} and not waits.is_waiting
+    assert inner.waits == {}
+    assert not waits.is_waiting
     assert not any(source.known for source in waits.sources)
 
 
