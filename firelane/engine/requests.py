@@ -59,6 +59,7 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
     )
     sequence.pool = Pool() if request.pooling else None
     sequence.tells_pages = request.tells_pages
+    sequence.chunk_tokens = max(0, request.chunk_tokens)
     if request.output_start >= 0:
         sequence.resume(prompt_len)
     return sequence

@@ -43,8 +43,7 @@ class Scheduler:
         quota = self._policy.open_step(draft)
         stalled = self._secure_prefills(draft)
         slots, lengths = self._decodes(draft, quota, stalled)
-        draft.tokens -= len(slots)
-        draft.rows -= len(slots) + len(draft.prefilling())
+        draft.add_decodes(len(slots))
         quota.spend_decodes(slots)
         self._continue_prefills(draft, quota)
         if not draft.has_preempted and not stalled:
@@ -119,10 +118,11 @@ class Scheduler:
         waiting = self._policy.waiting
         while len(waiting) > len(draft.admitted) and draft.num_free_slots and draft.tokens and draft.rows > 0:
             head = quota.next_waiting()
-            if head is None or not draft.admit(head, quota.spare_pages(head)):
+            tokens = 0 if head is None else quota.tokens_for(head)
+            if head is None or not tokens or not draft.admit(head, quota.spare_pages(head)):
                 return
             draft.rows -= 1
-            self._add_chunk(draft, quota, head, quota.tokens_for(head))
+            self._add_chunk(draft, quota, head, tokens)
 
     def _add_chunk(self, draft: PlanDraft, quota: StepQuota, sequence: Sequence, tokens: int) -> None:
         """Output rows that no sequence in a slot, or soon in one, needs for its next token may be used for

@@ -44,6 +44,7 @@ class Sequence:
         "arrival",
         "blocks",
         "chain",
+        "chunk_tokens",
         "computed",
         "constraint",
         "end",
@@ -98,7 +99,7 @@ class Sequence:
         """Leading prompt positions whose log-probability (or hidden state) is reported or in flight."""
         self.is_resumed = False
         """Another engine has begun it."""
-        self.tells_pages = False
+        self.tells_pages, self.chunk_tokens = False, 0
         """As in NewRequest."""
         self.started = False
         self.row_written = False

@@ -56,6 +56,16 @@ def test_a_slow_link_costs_the_second_token_alone(tmp_path):
     assert max(client.gaps_s[1:]) < 0.01
 
 
+def test_a_prompt_at_an_engine_for_decode_holds_nobody_up_for_long(machine):
+    """While the engine for prefill is busy, one for decode computes the next prompt: not faster than that
+    one, which takes chunks of 2,048 tokens, but those that decode beside it wait for a short one."""
+    busy = [Arrival(0.0, 200, 150), Arrival(0.1, 30_000, 2), Arrival(0.11, 20_000, 2)]
+    stream, _, prompt = play(machine, ["prefill", "decode"], *busy)
+    assert 0.6 < prompt.times_s[0] - prompt.arrived_s < 2.0
+    assert len([gap for gap in stream.gaps_s if gap > 0.009]) > 20
+    assert max(stream.gaps_s) < 0.03
+
+
 def test_a_controller_gives_prompts_another_engine(machine):
     """They come faster than one engine of three computes them; streams that it had go on elsewhere."""
     requests = [Arrival(0.4 * i, 16_000, 8) for i in range(20)]

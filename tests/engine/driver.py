@@ -135,6 +135,7 @@ def make_request(
     tenant="",
     weight=1.0,
     background=False,
+    chunk_tokens=0,
     **sampling,
 ):
     sampling = {"seed": request_id, "max_tokens": 8} | sampling
@@ -148,4 +149,5 @@ def make_request(
         tenant=tenant,
         weight=weight,
         background=background,
+        chunk_tokens=chunk_tokens,
     )

@@ -31,6 +31,7 @@ requests = st.fixed_dictionaries(
         "prompt": st.lists(st.integers(0, 5), min_size=1, max_size=20),
         **claims,
         "background": st.booleans(),
+        "chunk_tokens": st.sampled_from([0, 0, 1, 3]),
         "max_tokens": st.integers(0, 14),
         "prompt_logprobs": st.sampled_from([-1, -1, -1, 1]),
         "pooling": st.sampled_from([None, None, None, "mean"]),

@@ -30,6 +30,7 @@ requests = st.fixed_dictionaries(
         ),
         "salt": st.sampled_from([b"", b"a"]),
         "seed": st.integers(0, 3),
+        "chunk_tokens": st.sampled_from([0, 0, 1, 3]),
         "max_tokens": st.integers(0, 14),
         "min_tokens": st.integers(0, 3),
         "stop_token_ids": st.lists(st.integers(0, 49), max_size=6, unique=True),

@@ -42,6 +42,7 @@ requests = st.fixed_dictionaries(
         "tenant": st.sampled_from(["a", "a", "b"]),
         "background": st.sampled_from([False, False, True]),
         "seed": st.integers(0, 3),
+        "chunk_tokens": st.sampled_from([0, 0, 1, 3]),
         "max_tokens": st.integers(0, 30),
         "prompt_logprobs": st.sampled_from([-1, -1, -1, 1]),
     }

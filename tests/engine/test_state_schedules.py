@@ -46,6 +46,7 @@ requests = st.fixed_dictionaries(
         "tenant": st.sampled_from(["a", "a", "b"]),
         "background": st.sampled_from([False, False, True]),
         "seed": st.integers(0, 3),
+        "chunk_tokens": st.sampled_from([0, 0, 1, 3]),
         "max_tokens": st.integers(0, 20),
         "stop_token_ids": st.lists(st.integers(0, 49), max_size=3, unique=True),
         "prompt_logprobs": st.sampled_from([-1, -1, -1, 1]),

@@ -13,7 +13,7 @@ from firelane.errors import RequestError
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.policies import tokens_ahead
 from firelane.gateway.engines.roles import change_role
-from firelane.gateway.engines.routing import BUSY_TOKENS, SPARE_TOKENS, WORTH_TOKENS
+from firelane.gateway.engines.routing import BUSY_TOKENS, CHUNK_TOKENS, SPARE_TOKENS, WORTH_TOKENS
 from firelane.wire.frames import NewRequest, Sampling
 
 LONG = 2 * WORTH_TOKENS
@@ -35,6 +35,10 @@ def play(scenario, *roles):
 
 def told(engine: FakeEngine):
     return [(r.output_start, r.sampling.max_tokens, r.pages_at) for r in engine.submitted]
+
+
+def chunk_limits(engine: FakeEngine):
+    return [request.chunk_tokens for request in engine.submitted]
 
 
 async def handed_over(scene, count=1):
@@ -102,6 +106,31 @@ def test_while_prompts_wait_an_engine_for_decode_takes_one_at_a_time():
         assert scene.where() == [[first, third], [second, fourth]]
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)
+
+    play(scenario, P, D)
+
+
+def test_prompts_keep_to_short_chunks_at_engines_for_decode_alone():
+    async def scenario(scene):
+        await scene.submit(tokens=BUSY_TOKENS + 1)
+        await scene.submit(tokens=LONG)
+        assert [*map(chunk_limits, scene.engines)] == [[0], [CHUNK_TOKENS]]
+        await handed_over(scene)
+        assert [*map(chunk_limits, scene.engines)] == [[0], [CHUNK_TOKENS] * 2]
+        assert 0 < CHUNK_TOKENS < BUSY_TOKENS
+
+    play(scenario, P, D)
+
+
+def test_a_prompt_goes_on_without_the_limit_of_an_engine_that_has_died():
+    async def scenario(scene):
+        _, sink = await scene.submit(tokens=WORTH_TOKENS - 1)
+        assert chunk_limits(scene.engines[1]) == [CHUNK_TOKENS]
+        scene.engines[1].die()
+        await until(lambda: scene.engines[0].running)
+        assert chunk_limits(scene.engines[0]) == [0]
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
 
     play(scenario, P, D)
 
@@ -254,6 +283,18 @@ def test_engines_do_all_again():
         assert scene.set.handed_over == 1
 
     play(scenario, P, P, D)
+
+
+def test_the_limit_of_chunks_follows_the_roles():
+    async def scenario(scene):
+        for role, limit in ((D, CHUNK_TOKENS), (BOTH, 0), (P, 0), (D, CHUNK_TOKENS)):
+            change_role(scene.set, "0", role)
+            _, sink = await scene.submit(tokens=LONG)
+            assert chunk_limits(scene.engines[0])[-1] == limit
+            await scene.finish(sink)
+            assert sink.tokens == ANSWER
+
+    play(scenario, BOTH)
 
 
 def test_two_engines_change_places():

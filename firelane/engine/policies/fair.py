@@ -97,7 +97,7 @@ class FairQuota:
         return spare if self._is_low(sequence) and self._draft.has_running else 0
 
     def tokens_for(self, sequence: Sequence) -> int:
-        tokens = self._draft.tokens
+        tokens = self._draft.tokens_for(sequence)
         return min(tokens, self._low_tokens) if self._is_low(sequence) else tokens
 
     def spend(self, sequence: Sequence, tokens: int) -> None:

@@ -65,8 +65,7 @@ class FcfsQuota:
         return 0
 
     def tokens_for(self, sequence: Sequence) -> int:
-        del sequence
-        return self._draft.tokens
+        return self._draft.tokens_for(sequence)
 
     def spend(self, sequence: Sequence, tokens: int) -> None:
         pass

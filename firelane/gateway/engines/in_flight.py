@@ -53,11 +53,12 @@ class InFlight:
     when it has no engine; resumed_at: tokens that it had when it lost its last one. hands_over: its present
     engine draws one token alone, next_engine goes on; pages_at: that has pages of its prompt, once one has.
     session: those of one share prefixes; empty where it has none. cached_tokens: of its prompt, likely in its
-    engine's cache.
+    engine's cache. chunk_tokens: as in NewRequest, at its present engine.
     """
 
     __slots__ = (
         "cached_tokens",
+        "chunk_tokens",
         "deaths",
         "hands_over",
         "kept",
@@ -79,7 +80,7 @@ class InFlight:
     def __init__(self, request: NewRequest, sink: Sink, session: bytes = b"") -> None:
         self.request = request
         self.session = session
-        self.cached_tokens = 0
+        self.cached_tokens = self.chunk_tokens = 0
         self.sink = sink
         self.tokens = array("i")
         self.reported = 0
@@ -130,6 +131,8 @@ class InFlight:
             request = msgspec.structs.replace(request, sampling=sampling)
         if self.pages_at:
             request = msgspec.structs.replace(request, pages_at=self.pages_at, pages_address="")
+        if self.chunk_tokens:
+            request = msgspec.structs.replace(request, chunk_tokens=self.chunk_tokens)
         if not self.tokens:
             return request
         output = self.tokens[:]

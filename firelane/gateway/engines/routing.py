@@ -26,6 +26,8 @@ BUSY_TOKENS = 16_384
 """Prompt tokens that wait at an engine for prefill, beyond which one for decode computes the next prompt."""
 SPARE_TOKENS = 256
 """Prompt tokens that an engine for decode may have while it still takes such a prompt."""
+CHUNK_TOKENS = 512
+"""Prompt tokens in a step of an engine for decode that also decodes."""
 NO_ROLES = {"both"}
 
 
@@ -147,7 +149,7 @@ class Router:
 
 def _sent(policy: Policy, flight: InFlight, links: Sequence[EngineT]) -> EngineT:
     link = policy.choose(flight, links)
-    flight.cached_tokens = 0
+    flight.cached_tokens, flight.chunk_tokens = 0, CHUNK_TOKENS if link.role == "decode" else 0
     policy.sent(flight, link)
     return link
 
