@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, default=Path("routing_policies.jsonl"))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="after which no round begins")
+    parser.add_argument("--policy", action="append", choices=ROUTING, help="only these (default: all)")
     options = parser.parse_args()
     known = [Turn(**json.loads(line)) for line in _lines(options.figures)]
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
@@ -109,12 +110,13 @@ def _measure(directory: Path, stack: ExitStack, options: argparse.Namespace, kno
     write_checkpoint(directory, CONFIG)
     write_tokenizer(directory, CONFIG["vocab_size"])
     arguments = [str(directory), "--replicas", "2", "--kv-cache-gib", str(KV_GIB), "--max-num-seqs", "16"]
+    policies: Sequence[str] = options.policy or ROUTING
     servers = {
-        name: stack.enter_context(ServerProcess([*arguments, "--routing", name])).url for name in ROUTING
+        name: stack.enter_context(ServerProcess([*arguments, "--routing", name])).url for name in policies
     }
     for number in range(options.rounds):
         for mix in MIXES:
-            for policy in _rotated(ROUTING, number):
+            for policy in _rotated(policies, number):
                 if (mix, policy, number) not in done and time.monotonic() - began_s < options.seconds:
                     turn = asyncio.run(_turn(servers[policy], mix, policy, number))
                     with options.figures.open("a") as file:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import positive_float, positive_int
 from firelane.errors import UsageError
-from firelane.gateway.routing_names import LEAST_TOKENS, ROUTING
+from firelane.gateway.routing_names import PAGE_AWARE, ROUTING
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
@@ -46,7 +46,7 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--routing",
         choices=ROUTING,
-        default=LEAST_TOKENS,
+        default=PAGE_AWARE,
         metavar="POLICY",
         help="the engine that a request goes to, where there are several (default: %(default)s); "
         f"one of {', '.join(ROUTING)}",

@@ -12,7 +12,7 @@ import msgspec
 from firelane.cluster.config import RemoteConfig
 from firelane.engine_config import EngineConfig
 from firelane.gateway.kv_events.config import KvEventsConfig
-from firelane.gateway.routing_names import LEAST_TOKENS
+from firelane.gateway.routing_names import PAGE_AWARE
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
 from firelane.node.remote_peers import RemotePeersConfig
@@ -38,7 +38,7 @@ class EngineOptions:
     recovery: bool = True
     engine_timeout_s: float = 5.0
     step_deadline_s: float | None = None
-    routing: str = LEAST_TOKENS
+    routing: str = PAGE_AWARE
     shares_pages: bool = False
     remote: RemoteConfig | None = None
     kv_events: KvEventsConfig | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from firelane.errors import UsageError
 from firelane.gateway.engines.role_targets import RoleTargets
-from firelane.gateway.routing_names import LEAST_TOKENS
+from firelane.gateway.routing_names import PAGE_AWARE
 
 MOST_GATEWAYS = 64
 
@@ -77,7 +77,7 @@ class ModelConfig:
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
     tenants: tuple[str, ...] | None = None
-    routing: str = LEAST_TOKENS
+    routing: str = PAGE_AWARE
     role_targets: RoleTargets | None = None
 
 

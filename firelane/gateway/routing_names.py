@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-LEAST_TOKENS = "least-tokens"
-ROUTING = (LEAST_TOKENS, "least-requests", "random", "affinity", "page-aware", "least-time")
+LEAST_TOKENS, PAGE_AWARE = "least-tokens", "page-aware"
+ROUTING = (LEAST_TOKENS, "least-requests", "random", "affinity", PAGE_AWARE, "least-time")
 """Policies that choose one of several engines; engines.policies has them."""

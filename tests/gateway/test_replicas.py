@@ -359,3 +359,16 @@ def test_engines_are_asked_for_their_pages_by_policies_that_want_them():
 
     for name, scenario in (("page-aware", follows), ("least-time", follows), ("least-tokens", does_not)):
         play(scenario, router=Router.of(name))
+
+
+def test_a_lone_engine_is_not_asked_for_its_pages_until_there_is_another():
+    async def scenario(scene):
+        (one,) = scene.engines
+        await scene.submit()
+        await until(lambda: one.submitted)
+        assert not one.tells_pages
+        scene.add("1")
+        await scene.bring_up(1)
+        await until(lambda: one.tells_pages and scene.engines[1].tells_pages)
+
+    play(scenario, count=1, router=Router.of("page-aware"))

@@ -304,8 +304,7 @@ class ReplicaSet:
             self._parked.fail("the engine came back with another model")
         self._identity = ready.identity
         link.serve(ready)
-        if self._router.follows_pages:
-            link.follow_pages()
+        self._follow_pages(link)
         self._resize()
         if self.events is not None:
             self.events.on_ready(ready)
@@ -314,9 +313,15 @@ class ReplicaSet:
         return ""
 
     def on_awake(self, link: EngineLink) -> None:
-        del link
+        self._follow_pages(link)
         self._resize()
         self._send_parked()
+
+    def _follow_pages(self, link: EngineLink) -> None:
+        """Engines tell their pages once there is another one to choose."""
+        others = [other for other in self.serving if other is not link] if self._router.follows_pages else []
+        for one in (link, *others) if len(others) == 1 else (link,) if others else ():
+            one.follow_pages()
 
     def _send_parked(self) -> None:
         for flight in self._parked.take():

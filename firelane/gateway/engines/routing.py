@@ -112,6 +112,9 @@ class Router:
         """The caller sends the request there. None where no engine serves."""
         if not serving:
             return None
+        if len(serving) == 1:
+            flight.cached_tokens = 0
+            return Route(serving[0])
         if {link.role for link in serving} == NO_ROLES:
             return self._of_all(flight, serving)
         prefillers = [link for link in serving if link.role != "decode"]
