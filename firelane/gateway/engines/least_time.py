@@ -10,7 +10,6 @@ from firelane.gateway.engines.long_prompts import LongPrompts
 from firelane.gateway.engines.output_lengths import OutputLengths
 from firelane.gateway.engines.page_record import PageRecord
 from firelane.gateway.engines.policies import (
-    RECOMPUTE_WEIGHT,
     Candidate,
     EngineT,
     SessionAffinity,
@@ -19,6 +18,8 @@ from firelane.gateway.engines.policies import (
 
 STEP_MS, TOKEN_MS = 10.0, 0.1
 """Of an engine where none has told its own yet: what counts then is that all are alike."""
+RECOMPUTE_WEIGHT = 2
+"""Cost of computing a token anew, over that of waiting for one: others wait for it, too."""
 NOT_CACHED = CachedTokens(0, {})
 LONG_PATIENCE, SHORT_PATIENCE = 10.0, 1.0
 """A request waits this many times its own prompt's time for an engine of its kind, before it takes one of the
@@ -32,7 +33,7 @@ class LeastTime:
         + expected output tokens * (step_ms + token_ms * sequences there)
 
     with each engine's own step_ms and token_ms, so that engines of different hardware compare. A token that
-    is computed anew counts twice, as in PageAware: others wait for it, too. The longest prompts are kept to
+    is computed anew counts twice: others wait for it, too. The longest prompts are kept to
     some of the engines (LongPrompts). Of engines within a step of each other, that of the request's session,
     else the least recently used."""
 

@@ -19,8 +19,6 @@ GATE_TOKENS = 4096
 POINTS_PER_ENGINE = 64
 SEQUENCE_TOKENS = 32
 """Prompt tokens that a sequence in flight counts for: each of its tokens holds up those who wait."""
-RECOMPUTE_WEIGHT = 2
-"""Cost of computing a token anew, over that of waiting for one: others wait for it, too."""
 
 
 class Candidate(Protocol):
@@ -187,7 +185,7 @@ class PageAware:
         costs = [engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences for engine in engines]
         usual, others = self._pages.cached_tokens(flight, engines)
         for i, tokens in others.items():
-            costs[i] -= RECOMPUTE_WEIGHT * (tokens - usual)
+            costs[i] -= tokens - usual
         least = min(costs)
         if costs.count(least) == 1:
             return engines[costs.index(least)]
