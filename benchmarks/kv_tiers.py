@@ -1,18 +1,14 @@
-"""Tiers of the KV cache: time to the first token of a long prompt by where its pages are, and what storing
-costs a decode.
+"""Tiers of the KV cache: time to the first token of a long prompt by where its pages are.
 
-    python benchmarks/kv_tiers.py MODEL [--tokens 8000] [--rounds 7] [--only restart|decode] [--directory DIR]
+    python benchmarks/kv_tiers.py MODEL [--tokens 8000] [--rounds 7] [--directory DIR]
 
-restart: a server that starts anew with the files of another one ("drive", read past the page cache), and one
-without tiers ("computed"), in turns. decode: tokens of four sequences, of a server without tiers, of one
-whose tiers store nothing (no page is used a second time) and of one that stores all pages in host memory and
-on the drive, in turns.
+A server that starts anew with the files of another one ("drive", read past the page cache), and one without
+tiers ("computed"), in turns. What storing costs a decode: kv_costs.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import tempfile
 import time
@@ -23,12 +19,11 @@ import httpx
 import numpy as np
 
 from firelane import __version__
-from firelane.bench.server import ServerProcess, cpu_seconds
+from firelane.bench.server import ServerProcess
 from firelane.bench.table import format_table
 from firelane.native.machine import cpu_identity
 
 TIMEOUT_S = 600.0
-DECODED, SEQUENCES = 256, 4
 
 
 def prompt(seed: int, tokens: int) -> list[int]:
@@ -91,45 +86,6 @@ def restarts(arguments: argparse.Namespace, tiers: list[str], common: list[str])
     print(format_table(["first token after a restart", "median s"], rows))
 
 
-def decode_s(server: ServerProcess, seed: int) -> tuple[float, float]:
-    """Seconds of a token of SEQUENCES sequences that decode together, and of the engine's CPU time."""
-    body = {
-        "prompt": [prompt(seed + i, 32) for i in range(SEQUENCES)],
-        "max_tokens": DECODED,
-        "ignore_eos": True,
-    }
-    (pid,) = server.engine_pids
-    began_s, used_s = time.perf_counter(), cpu_seconds(pid)
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=TIMEOUT_S).json()
-    assert answer["usage"]["completion_tokens"] == DECODED * SEQUENCES
-    return (time.perf_counter() - began_s) / DECODED, (cpu_seconds(pid) - used_s) / DECODED
-
-
-def decodes(arguments: argparse.Namespace, tiers: list[str], common: list[str]) -> None:
-    """The first round warms up."""
-    options = {
-        "without tiers": [],
-        "unused": [tiers[0], f"{tiers[1]}/unused", *tiers[2:], "--kv-admission", "reuse"],
-        "storing": tiers,
-    }
-    with contextlib.ExitStack() as stack:
-        servers = {name: stack.enter_context(ServerProcess([*common, *own])) for name, own in options.items()}
-        rounds: list[dict[str, tuple[float, float]]] = []
-        for number in range(arguments.rounds + 1):
-            turn = list(servers)[:: 1 if number % 2 else -1]
-            rounds.append({name: decode_s(servers[name], 10 * number) for name in turn})
-        stored = {name: metric(servers[name], "firelane:kv_disk_pages") for name in ("unused", "storing")}
-    rows: list[list[str]] = []
-    for name in options:
-        for kind, what in enumerate(("time", "CPU time")):
-            ratios = [one[name][kind] / one["without tiers"][kind] for one in rounds[1:]]
-            median_ms = 1000 * statistics.median(one[name][kind] for one in rounds[1:])
-            row = [name, what, f"{median_ms:.2f}", f"{statistics.median(ratios):.4f}"]
-            rows.append([*row, f"{stored.get(name, 0):.0f}", " ".join(f"{one:.3f}" for one in ratios)])
-    head = [f"a token of {SEQUENCES} sequences", "of", "median ms", "ratio", "pages stored", "ratios"]
-    print(format_table(head, rows))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -137,7 +93,6 @@ def main() -> None:
     parser.add_argument("model", help="as firelane serve takes it")
     parser.add_argument("--tokens", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=("restart", "decode"))
     parser.add_argument(
         "--directory", type=Path, help="on the drive to be measured (default: a temporary one)"
     )
@@ -148,10 +103,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         tiers = ["--kv-disk", directory, "--kv-disk-size", "4", "--kv-offloading-size", "2"]
         common = [arguments.model, "--max-num-seqs", "8", *arguments.serve.split()]
-        if arguments.only != "decode":
-            restarts(arguments, tiers, common)
-        if arguments.only != "restart":
-            decodes(arguments, tiers, common)
+        restarts(arguments, tiers, common)
 
 
 if __name__ == "__main__":

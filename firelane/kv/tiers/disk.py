@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -57,15 +58,22 @@ class DiskTier:
     def touch(self, key: PageKey) -> None:
         self.index.touch(self._stored(key))
 
-    def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8]) -> None:
+    def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8], is_true: Callable[[], bool]) -> None:
         if self._is_failed:
             return
+        copy = self._buffer()
+        np.copyto(copy[: page.size], page)
+        if is_true():
+            self._put(key, tenant, copy, page.size)
+
+    def _put(self, key: PageKey, tenant: bytes, copy: NDArray[np.uint8], nbytes: int) -> None:
+        """copy: a slot's bytes, of which the page's are the first."""
         stored, owner = self._stored(key), self._cipher.hidden(tenant)
         slot = self.index.reserve(owner)
         if slot == NO_SLOT:
             return
         try:
-            self._write(slot, stored, owner, page)
+            self._write(slot, stored, owner, copy, nbytes)
         except OSError as error:
             self.index.cancel(slot)
             self._note(error)
@@ -125,12 +133,11 @@ class DiskTier:
         self._proofs = {record.slot: record.proof for record in records}
         self._sequence = max((record.sequence for record in records), default=0)
 
-    def _write(self, slot: int, key: PageKey, tenant: bytes, page: NDArray[np.uint8]) -> None:
-        buffer = self._buffer()
-        buffer[: page.size] = page
-        proof = self._cipher.seal(key, buffer[: page.size])
+    def _write(self, slot: int, key: PageKey, tenant: bytes, copy: NDArray[np.uint8], nbytes: int) -> None:
+        """As `_put`, in that slot."""
+        proof = self._cipher.seal(key, copy[:nbytes])
         self._segment.clear_record(slot)
-        self._segment.write(slot, buffer)
+        self._segment.write(slot, copy)
         self._sequence += 1
         self._segment.write_record(Record(slot, self._sequence, key, tenant, proof))
         self._proofs[slot] = proof

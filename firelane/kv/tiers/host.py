@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import sys
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -13,7 +16,8 @@ from firelane.kv.tiers.tier import TierStats
 
 
 class HostTier:
-    """See PageTier. Pages lie in memory that is taken when it is first written."""
+    """See PageTier. Pages lie in memory that is taken when it is first written, huge pages where the system
+    grants them: to take small ones costs more time than the copies."""
 
     name: Literal["host"] = "host"
 
@@ -21,6 +25,9 @@ class HostTier:
         """tenant_slots: as in SlotIndex."""
         self.index = SlotIndex(num_slots, tenant_slots)
         self._memory = mmap.mmap(-1, num_slots * page_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._pages = np.frombuffer(self._memory, np.uint8).reshape(num_slots, page_bytes)
         self._read = self._written = 0
 
@@ -30,12 +37,16 @@ class HostTier:
     def touch(self, key: PageKey) -> None:
         self.index.touch(key)
 
-    def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8]) -> None:
+    def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8], is_true: Callable[[], bool]) -> None:
         slot = self.index.reserve(tenant)
-        if slot != NO_SLOT:
-            np.copyto(self._pages[slot, : page.size], page)
+        if slot == NO_SLOT:
+            return
+        np.copyto(self._pages[slot, : page.size], page)
+        if is_true():
             self.index.publish(slot, key, tenant)
             self._written += 1
+        else:
+            self.index.cancel(slot)
 
     def get(self, key: PageKey, into: NDArray[np.uint8]) -> bool:
         slot, generation = self.index.find(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -39,8 +40,9 @@ class PageTier(Protocol):
         """The page, if it is there, was asked for again."""
         ...
 
-    def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8]) -> None:
-        """Store a copy of a page, uint8 [at most page_bytes]."""
+    def put(self, key: PageKey, tenant: bytes, page: NDArray[np.uint8], is_true: Callable[[], bool]) -> None:
+        """Store a copy of a page, uint8 [at most page_bytes], which may be written to meanwhile: is_true says
+        behind the copy whether it is one. Else nothing is stored."""
         ...
 
     def get(self, key: PageKey, into: NDArray[np.uint8]) -> bool:

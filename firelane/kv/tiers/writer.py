@@ -9,12 +9,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from firelane.kv.pool import NamedPage
 from firelane.kv.tiers.admission import Admission
-from firelane.kv.tiers.memory import aligned
 from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.slots import PageKey
 from firelane.kv.tiers.tier import PageTier
@@ -52,7 +48,6 @@ class TierWriter:
     def __init__(self, tier: PageTier, admission: Admission, memory: CachedMemory, names: PageNames) -> None:
         self._tier, self._admission, self._memory, self._names = tier, admission, memory, names
         self._most_pending = 4 * memory.num_pages
-        self._copy: NDArray[np.uint8] = aligned(memory.page_bytes)
         self._queue: SimpleQueue[Stored | Callable[[], None] | None] = SimpleQueue()
         self._is_hurried = False
         self._left, self._left_guard = 0, threading.Lock()
@@ -131,7 +126,4 @@ class TierWriter:
         if there[0] != page:
             return
         source = self._memory.at(key[0], page)
-        copy = self._copy[: source.size]
-        np.copyto(copy, source)
-        if self._names.locate(*named.key) == there:
-            self._tier.put(key, named.tenant, copy)
+        self._tier.put(key, named.tenant, source, lambda: self._names.locate(*named.key) == there)

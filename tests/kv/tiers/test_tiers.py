@@ -48,6 +48,30 @@ def test_a_page_comes_back(open_tier):
     assert (stats.pages, stats.read, stats.written) == (1, 1, 1)
 
 
+def test_a_copy_of_what_was_written_to_meanwhile_is_no_page(open_tier):
+    tier = open_tier(num_slots=2)
+    put(tier, 1)
+    tier.put(key(2), b"a" * 16, page(2), lambda: False)
+    assert not tier.contains(key(2))
+    assert read(tier, key(2)) is None
+    assert (tier.stats().pages, tier.stats().written) == (1, 1)
+    tier.index.check_integrity()
+    put(tier, 3)
+    assert (read(tier, key(1)) == page(1)).all()  # it had a slot of its own
+    assert (read(tier, key(3)) == page(3)).all()
+
+
+def test_the_page_is_asked_for_behind_its_copy(open_tier):
+    tier, source = open_tier(), page(1)
+
+    def overwrite():
+        source[:] = 0
+        return True
+
+    tier.put(key(1), b"a" * 16, source, overwrite)
+    assert (read(tier, key(1)) == page(1)).all()
+
+
 def test_a_full_tier_keeps_what_was_asked_for(open_tier):
     tier = open_tier()
     put(tier, 1)
