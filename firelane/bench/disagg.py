@@ -150,7 +150,8 @@ class DisaggRun:
 
     def _send(self, flight: InFlight) -> None:
         """As ReplicaSet does."""
-        route = self._router.route(flight, self._engines)
+        takers = [engine for engine in self._engines if flight.id not in engine.leaving]
+        route = self._router.route(flight, takers)
         assert route is not None
         engine, then = route.link, route.next_link
         flight.hands_over = then is not None
@@ -177,6 +178,7 @@ class DisaggRun:
         for finished in frame.finished:
             flight = engine.flights.pop(finished.id, None)
             if flight is None:
+                engine.leaving.discard(finished.id)
                 continue
             engine.load.settle(engine.flights)
             if flight.goes_on(finished.reason):

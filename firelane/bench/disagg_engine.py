@@ -47,6 +47,8 @@ class SimulatedEngine:
         self.life = int(name) + 1
         self.load = Load()
         self.flights: dict[int, InFlight] = {}
+        self.leaving: set[int] = set()
+        """Ids of requests that were taken back, until their end here has been heard of."""
         self._kind, self._timeline, self._on_frame = kind, timeline, on_frame
         self._inbox: list[Submit | Abort] = []
         self._ends_s = 0.0
@@ -92,6 +94,7 @@ class SimulatedEngine:
         """All requests that it has; nothing more comes of them here."""
         flights, self.flights = list(self.flights.values()), {}
         self.load.settle(self.flights)
+        self.leaving.update(flight.id for flight in flights)
         if flights:
             self._inbox.append(Abort([flight.id for flight in flights]))
             self._wake()

@@ -33,7 +33,6 @@ class PlanDraft:
         self._growth: dict[int, int] = {}
         """Pages that decodes grow by, by slot."""
         self._secured: dict[int, int] = {}
-        self._num_decodes = 0
         self._chunks: list[PrefillChunk] = []
         self._saves: list[StateSave] = []
         """Of prefill chunks; which snapshots they get is chosen last."""
@@ -84,12 +83,6 @@ class PlanDraft:
         if self.preempted:
             slots[[sequence.slot for sequence in self.preempted.values()]] = False
         return slots
-
-    def add_decodes(self, count: int) -> None:
-        """So many sequences decode, and each prefill keeps an output row for its first token."""
-        self._num_decodes = count
-        self.tokens -= count
-        self.rows -= count + len(self.prefilling())
 
     def prefilling(self) -> list[Sequence]:
         """Sequences with a slot whose prompt is not all computed."""
@@ -164,12 +157,11 @@ class PlanDraft:
         return self.pages.room(blocks.num_blocks, blocks.set_aside + self._secured.get(sequence.id, 0))
 
     def tokens_for(self, sequence: Sequence) -> int:
-        """Token rows that a chunk of this sequence may have. Beside decodes, all chunks of the step together
-        keep to its chunk_tokens, as with vLLM's long_prefill_token_threshold each one does."""
-        if not (self._num_decodes and sequence.chunk_tokens):
+        """Token rows that a chunk of this sequence may have. Beside others it has a limit of its own, as all
+        have by vLLM's long_prefill_token_threshold."""
+        if not sequence.chunk_tokens or len(self.table.running) + len(self.table.waiting) < 2:
             return self.tokens
-        taken = self.limits.max_num_batched_tokens - self._num_decodes - self.tokens
-        return max(0, min(self.tokens, sequence.chunk_tokens - taken))
+        return min(self.tokens, sequence.chunk_tokens)
 
     def secure(self, sequence: Sequence) -> None:
         """Set pages aside for at least one token of a prefill."""

@@ -43,7 +43,8 @@ class Scheduler:
         quota = self._policy.open_step(draft)
         stalled = self._secure_prefills(draft)
         slots, lengths = self._decodes(draft, quota, stalled)
-        draft.add_decodes(len(slots))
+        draft.tokens -= len(slots)
+        draft.rows -= len(slots) + len(draft.prefilling())
         quota.spend_decodes(slots)
         self._continue_prefills(draft, quota)
         if not draft.has_preempted and not stalled:
@@ -118,11 +119,10 @@ class Scheduler:
         waiting = self._policy.waiting
         while len(waiting) > len(draft.admitted) and draft.num_free_slots and draft.tokens and draft.rows > 0:
             head = quota.next_waiting()
-            tokens = 0 if head is None else quota.tokens_for(head)
-            if head is None or not tokens or not draft.admit(head, quota.spare_pages(head)):
+            if head is None or not draft.admit(head, quota.spare_pages(head)):
                 return
             draft.rows -= 1
-            self._add_chunk(draft, quota, head, tokens)
+            self._add_chunk(draft, quota, head, quota.tokens_for(head))
 
     def _add_chunk(self, draft: PlanDraft, quota: StepQuota, sequence: Sequence, tokens: int) -> None:
         """Output rows that no sequence in a slot, or soon in one, needs for its next token may be used for

@@ -69,8 +69,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     engine (Ready.engine_id) from which pages of the prompt may be had by their names. prefetch: the request
     comes later, with the same id: until then have its pages as they are computed there, and answer nothing.
     pages_address: where that engine gives pages to those of other servers, as host:port. tells_pages: its end
-    says where pages of the prompt may be had by others. chunk_tokens: of prompts that a step with a chunk of
-    this one computes at most while others decode in it; 0: as many as a step has room for.
+    says where pages of the prompt may be had by others. chunk_tokens: of its prompt that
+    one step computes at most while the engine has other requests; 0: as many as there is room for.
     """
 
     id: int

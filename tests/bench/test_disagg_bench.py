@@ -23,6 +23,18 @@ def machine(tmp_path_factory):
     return DisaggMachine.find("h100", None, tmp_path_factory.mktemp("cache"), 25.0)
 
 
+class Once:
+    """A controller that gives one engine this role, and then no other one."""
+
+    rule = RoleRule(interval_s=0.2)
+
+    def __init__(self, role):
+        self.roles = [role]
+
+    def decide(self, *_):
+        return self.roles.pop() if self.roles else None
+
+
 def play(machine, roles, *requests, chunk=None):
     run = DisaggRun(requests, roles, lambda _: machine.kind(chunk))
     run.run()
@@ -68,14 +80,24 @@ def test_a_prompt_at_an_engine_for_decode_holds_nobody_up_for_long(machine):
 
 def test_a_controller_gives_prompts_another_engine(machine):
     """They come faster than one engine of three computes them; streams that it had go on elsewhere."""
-    requests = [Arrival(0.4 * i, 16_000, 8) for i in range(20)]
-    controller = RoleController(RoleTargets(ttft_s=1.0, itl_s=0.1), RoleRule(interval_s=1.0, dwell_s=3.0))
+    requests = [Arrival(0.1 * i, 4000, 8) for i in range(80)]
+    controller = RoleController(RoleTargets(ttft_s=0.2, itl_s=0.1), RoleRule(interval_s=1.0, dwell_s=3.0))
     roles = ["prefill", "decode", "decode"]
     run = DisaggRun(requests, roles, lambda _: machine.kind(None), controller)
     run.run()
     assert run.split == (2, 1)
     assert len(run.roles.changes) == 1
     assert all(len(client.times_s) == 8 for client in run.clients)
+
+
+def test_a_prompt_that_is_taken_back_goes_on_at_another_engine(machine):
+    """An engine for decode becomes one for prefill while it computes a whole prompt: it has the least work,
+    and has not let go of that prompt."""
+    requests = Arrival(0.0, 30_000, 4), Arrival(0.01, 20_000, 4)
+    run = DisaggRun(requests, ["prefill", "decode"], lambda _: machine.kind(None), Once("prefill"))
+    run.run()
+    assert run.split == (2, 0)
+    assert [len(client.times_s) for client in run.clients] == [4, 4]
 
 
 def test_equal_seeds_give_equal_figures(machine):

@@ -1,5 +1,5 @@
-"""Prompts whose chunks are short beside decodes (NewRequest.chunk_tokens): the limit holds in every step, and
-costs nobody a token."""
+"""Prompts whose chunks are short beside other requests (NewRequest.chunk_tokens): the limit holds in every
+step, and costs nobody a token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recorded(d):
     plans, submit = [], d.core._submit
 
     def submitting(plan, inputs):
-        check_limit(plan)
+        check_limit(plan, is_alone=len(d.core.table.running) + len(d.core.table.waiting) == 1)
         if not plan.is_empty:
             plans.append(plan)
         submit(plan, inputs)
@@ -48,14 +48,11 @@ def recorded(d):
     return plans
 
 
-def check_limit(plan):
-    """No chunk lies, as a whole or in part, behind as many tokens of prompts as its sequence allows."""
-    taken = 0
+def check_limit(plan, *, is_alone):
     for chunk in plan.chunks:
-        assert chunk.length > 0
-        taken += chunk.length
         limit = chunk.sequence.chunk_tokens
-        assert taken <= limit or not limit or not len(plan.decode_slots)
+        assert chunk.length > 0
+        assert chunk.length <= limit or not limit or is_alone
 
 
 def shapes(plans):
@@ -96,16 +93,17 @@ def test_random_schedules(driver, request_of, alone, sizes, schedule, is_fair):
 
 
 def test_chunks_are_short_while_others_decode(driver, request_of, policy):
+    """Until the other one's last step has been committed."""
     d = driver(policy=policy)
     plans = recorded(d)
     d.submit(request_of(1, range(4), max_tokens=5))
     d.step()
     d.submit(request_of(2, range(40), max_tokens=1, chunk_tokens=3))
     d.run()
-    assert shapes(plans) == [(0, [4]), *[(1, [3])] * 4, (0, [16]), (0, [12])]
+    assert shapes(plans) == [(0, [4]), *[(1, [3])] * 4, (0, [3]), (0, [16]), (0, [9])]
 
 
-def test_an_engine_that_decodes_nothing_takes_whole_steps(driver, request_of, policy):
+def test_a_prompt_alone_takes_whole_steps(driver, request_of, policy):
     d = driver(policy=policy)
     plans = recorded(d)
     d.submit(request_of(1, range(40), max_tokens=1, chunk_tokens=3))
@@ -113,15 +111,23 @@ def test_an_engine_that_decodes_nothing_takes_whole_steps(driver, request_of, po
     assert shapes(plans) == [(0, [16]), (0, [16]), (0, [8])]
 
 
-def test_prompts_share_the_limit_of_a_step(driver, request_of, policy):
-    """The second one begins where the first one leaves something."""
+def test_several_prompts_fill_a_step_together(driver, request_of, policy):
+    d = driver(policy=policy, max_num_seqs=6, max_output_rows=6)
+    plans = recorded(d)
+    d.submit(*(request_of(i, range(i, i + 10), max_tokens=1, chunk_tokens=6) for i in range(4)))
+    d.run()
+    assert shapes(plans) == [(0, [6, 6, 4]), (0, [4, 4, 6, 2]), (0, [6]), (0, [2])]
+
+
+def test_who_comes_with_a_few_tokens_does_not_wait_for_a_long_prompt(driver, request_of, policy):
+    """As a sequence whose pages have come, and that goes on."""
     d = driver(policy=policy)
     plans = recorded(d)
-    d.submit(request_of(1, range(4), max_tokens=20))
+    d.submit(request_of(1, [5] * 60, max_tokens=1, chunk_tokens=8))
     d.step()
-    d.submit(*(request_of(i, range(i, i + 6), max_tokens=1, chunk_tokens=4) for i in (2, 3)))
+    d.submit(request_of(2, range(7, 10), max_tokens=3, chunk_tokens=8))
     d.run()
-    assert shapes(plans)[1:4] == [(1, [4]), (1, [2, 2]), (1, [4])]
+    assert shapes(plans)[:4] == [(0, [16]), (0, [8, 3]), (1, [8]), (1, [8])]
 
 
 def test_a_prompt_without_a_limit_takes_what_is_left(driver, request_of, policy):
@@ -134,12 +140,12 @@ def test_a_prompt_without_a_limit_takes_what_is_left(driver, request_of, policy)
     assert shapes(plans)[1:4] == [(1, [4, 11]), (1, [4, 11]), (1, [4, 8])]
 
 
-def test_a_prompt_that_begins_to_decode_shortens_the_chunks_of_the_next(driver, request_of, policy):
+def test_prompts_hold_each_other_to_their_limits(driver, request_of, policy):
     d = driver(policy=policy)
     plans = recorded(d)
     d.submit(*(request_of(i, range(i, i + 20), max_tokens=4, chunk_tokens=5) for i in (1, 2)))
     d.run()
-    assert shapes(plans)[:5] == [(0, [16]), (0, [4, 12]), (1, [5]), (1, [3]), (2, [])]
+    assert shapes(plans)[:6] == [(0, [5, 5])] * 4 + [(2, [])] * 2
 
 
 @pytest.mark.parametrize("chunk_tokens", [-1, -(2**63), 2**63, 16])

@@ -143,6 +143,16 @@ def test_a_queue_of_no_more_than_a_few_steps_is_waited_for():
     play(scenario, P, D)
 
 
+def test_a_long_prompt_waits_behind_as_many_tokens_as_beside_decodes_take_longer():
+    async def scenario(scene):
+        ids = [(await scene.submit(tokens=tokens))[0] for tokens in (BUSY_TOKENS + 1, 2 * BUSY_TOKENS)]
+        await until(lambda: scene.where() == [ids, []])
+        third, _ = await scene.submit(tokens=2 * BUSY_TOKENS)
+        await until(lambda: scene.where() == [ids, [third]])
+
+    play(scenario, P, D)
+
+
 def test_pages_that_travel_are_no_work_for_an_engine_that_decodes():
     async def scenario(scene):
         prompts = [(await scene.submit(tokens=2 * BUSY_TOKENS))[0]]

@@ -22,12 +22,13 @@ from firelane.wire.cache_events import PageChanges, numbers_of
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
-BUSY_TOKENS = 16_384
-"""Prompt tokens that wait at an engine for prefill, beyond which one for decode computes the next prompt."""
+BUSY_TOKENS, BUSY_SHARE = 8192, 0.75
+"""Prompt tokens that wait at an engine for prefill, beyond which one for decode computes the next prompt: so
+many, and so many for each of its own, since beside decodes a long prompt takes longer than its wait."""
 SPARE_TOKENS = 256
 """Prompt tokens that an engine for decode may have while it still takes such a prompt."""
 CHUNK_TOKENS = 512
-"""Prompt tokens in a step of an engine for decode that also decodes."""
+"""Tokens of a prompt in one step of an engine for decode that has other requests, too."""
 NO_ROLES = {"both"}
 
 
@@ -113,8 +114,7 @@ class Router:
         if not serving:
             return None
         if len(serving) == 1:
-            flight.cached_tokens = 0
-            return Route(serving[0])
+            return Route(_assigned(flight, serving[0]))
         if {link.role for link in serving} == NO_ROLES:
             return self._of_all(flight, serving)
         prefillers = [link for link in serving if link.role != "decode"]
@@ -124,7 +124,7 @@ class Router:
         if decoders and (flight.tokens or _is_short(flight)):
             return Route(self._go_on(flight, decoders))
         spare = [] if flight.request.pooling else [link for link in decoders if _is_spare(link)]
-        if spare and self._prompts.choose(flight, prefillers).prefill_tokens > BUSY_TOKENS:
+        if spare and self._prompts.choose(flight, prefillers).prefill_tokens > _worth_waiting(flight):
             return Route(_sent(self._decodes, flight, spare))
         link = _sent(self._prompts, flight, prefillers)
         goes_on = decoders and _gives_pages(link) and _goes_on(flight)
@@ -151,10 +151,20 @@ class Router:
 
 
 def _sent(policy: Policy, flight: InFlight, links: Sequence[EngineT]) -> EngineT:
-    link = policy.choose(flight, links)
-    flight.cached_tokens, flight.chunk_tokens = 0, CHUNK_TOKENS if link.role == "decode" else 0
+    link = _assigned(flight, policy.choose(flight, links))
     policy.sent(flight, link)
     return link
+
+
+def _assigned(flight: InFlight, link: EngineT) -> EngineT:
+    """The engine, where nothing is left of what the one before was to do."""
+    flight.cached_tokens, flight.chunk_tokens = 0, CHUNK_TOKENS if link.role == "decode" else 0
+    return link
+
+
+def _worth_waiting(flight: InFlight) -> float:
+    """Tokens before this prompt at an engine for prefill, up to which it waits there."""
+    return max(BUSY_TOKENS, BUSY_SHARE * (len(flight.request.prompt) // 4))
 
 
 def _gives_pages(link: RoutedEngine) -> bool:
