@@ -9,14 +9,15 @@ drive. Prompts have nothing in common, so that all servers compute the same.
 One server for each way, all idle but the one whose turn it is. A round asks each of them the same, in turns;
 the next one begins with another server, and has other prompts. Ratios are of turns of one round. Processor
 time is that of all processes of a server, with what they do after the last answer: it varies less than the
-time by the clock where other work runs beside. Turns are kept in --figures, from which a further start goes
-on.
+time by the clock where other work runs beside, and that of threads that do not compute varies least. Turns
+are kept in --figures, from which a further start goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -41,6 +42,7 @@ from firelane.bench.client import LoadClient, first_model, read_outcome
 from firelane.bench.server import ServerProcess, cpu_seconds, descendants
 from firelane.bench.table import format_table
 from firelane.bench.workload import Request
+from firelane.gateway.routing_names import LEAST_TOKENS, PAGE_AWARE
 from firelane.native.machine import cpu_identity
 
 CONFIG: dict[str, Any] = COMMON | {
@@ -61,7 +63,10 @@ SECONDS, ROUNDS = 3600.0, 9
 REST_S, REST_SHARE, REST_LOOKS = 0.25, 0.06, 80
 """A server is at rest when its processes use less than this share of a core for so long; it is looked at so
 often at most."""
-CPU, WALL = "processor time a token", "tokens a second"
+CPU, HOST, WALL = "processor time a token", "of it, not computing", "tokens a second"
+COMPUTES = 0.25
+"""A thread of an engine computes that uses more than this share of what its busiest one does: others tell,
+store, plan and write answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +90,7 @@ class Case:
 
 
 EVENTS = '{{"enable_kv_cache_events": true, "endpoint": "tcp://127.0.0.1:{port}"}}'
-HOST, DRIVE = ("--kv-offloading-size", "0.06"), ("--kv-disk", "{place}", "--kv-disk-size", "0.06")
+MEMORY, DRIVE = ("--kv-offloading-size", "0.06"), ("--kv-disk", "{place}", "--kv-disk-size", "0.06")
 CASES = {
     "events": Case(
         load=Load(clients=8, prompt=400, output=128),
@@ -96,21 +101,22 @@ CASES = {
         load=Load(clients=8, prompt=400, output=128),
         warm=2,
         ways={
-            "least-tokens": ("--replicas", "2"),
-            "page-aware": ("--replicas", "2", "--routing", "page-aware"),
+            "least-tokens": ("--replicas", "2", "--routing", LEAST_TOKENS),
+            "page-aware": ("--replicas", "2", "--routing", PAGE_AWARE),
         },
     ),
     "tiers": Case(
         load=Load(clients=4, prompt=32, output=256),
         warm=5,
-        ways={"without": (), "host": HOST, "host and drive": (*HOST, *DRIVE)},
+        ways={"without": (), "host": MEMORY, "host and drive": (*MEMORY, *DRIVE)},
     ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """Figures of one way in one round. cpu_s: of all processes of the server."""
+    """Figures of one way in one round. cpu_s: of all processes of the server; host_s: of them, but for
+    threads of engines that compute."""
 
     case: str
     way: str
@@ -118,10 +124,17 @@ class Turn:
     tokens: int
     wall_s: float
     cpu_s: float
+    host_s: float
 
     def of(self, what: str) -> float:
-        """CPU in milliseconds, or WALL."""
-        return 1000 * self.cpu_s / self.tokens if what == CPU else self.tokens / self.wall_s
+        """CPU and HOST in milliseconds, or WALL."""
+        if what == WALL:
+            return self.tokens / self.wall_s
+        return 1000 * (self.cpu_s if what == CPU else self.host_s) / self.tokens
+
+
+Threads = dict[int, dict[str, float]]
+"""Seconds of processor time by process and thread."""
 
 
 class Subscriber:
@@ -259,15 +272,37 @@ def rotated(names: Sequence[str], number: int) -> list[str]:
 def _turn(server: ServerProcess, case: str, way: str, number: int, load: Load) -> Turn:
     client = LoadClient(server.url, first_model(server.url))
     before_s = cpu_at_rest(lambda: _cpu_s(server))
+    threads = _threads(server)
     began_s = time.perf_counter()
     tokens = asyncio.run(_ask(client, prompts_of(case, number, load), load.output))
     wall_s = time.perf_counter() - began_s
     cpu_s = cpu_at_rest(lambda: _cpu_s(server)) - before_s
-    return Turn(case=case, way=way, number=number, tokens=tokens, wall_s=wall_s, cpu_s=cpu_s)
+    host_s = not_computing(threads, _threads(server), server.engine_pids)
+    return Turn(case=case, way=way, number=number, tokens=tokens, wall_s=wall_s, cpu_s=cpu_s, host_s=host_s)
 
 
 def _cpu_s(server: ServerProcess) -> float:
     return sum(map(cpu_seconds, [server.process.pid, *descendants(server.process.pid)]))
+
+
+def _threads(server: ServerProcess) -> Threads:
+    """Seconds so far (Documentation/scheduler/sched-stats.rst of Linux)."""
+    found: Threads = {}
+    for pid in [server.process.pid, *descendants(server.process.pid)]:
+        with contextlib.suppress(OSError):
+            paths = Path(f"/proc/{pid}/task").iterdir()
+            found[pid] = {path.name: int((path / "schedstat").read_text().split()[0]) / 1e9 for path in paths}
+    return found
+
+
+def not_computing(before: Threads, after: Threads, engines: Sequence[int]) -> float:
+    """Seconds of all threads but those of engines that compute."""
+    host_s = 0.0
+    for pid, threads in after.items():
+        used = [seconds - before.get(pid, {}).get(name, 0.0) for name, seconds in threads.items()]
+        most_s = COMPUTES * max(used, default=0.0) if pid in engines else float("inf")
+        host_s += sum(seconds for seconds in used if seconds <= most_s)
+    return host_s
 
 
 def cpu_at_rest(look: Callable[[], float], sleep: Callable[[float], Any] = time.sleep) -> float:
@@ -304,26 +339,30 @@ def report(turns: Sequence[Turn]) -> str:
     rows: list[tuple[str, ...]] = []
     for name, case in CASES.items():
         for way in case.ways:
-            rows += [row for what in (CPU, WALL) if (row := _row(turns, name, way, what))]
+            rows += [row for what in (CPU, HOST, WALL) if (row := _row(turns, name, way, what))]
     return format_table(header, rows)
 
 
 def _row(turns: Sequence[Turn], name: str, way: str, what: str) -> tuple[str, ...]:
-    """() where nothing was measured. more: milliseconds a token, or what was lost of the tokens."""
+    """() where nothing was measured. more: microseconds a token, of HOST with their share of all that the
+    first way takes; or what was lost of the tokens."""
     first = next(iter(CASES[name].ways))
     plain = {turn.number: turn.of(what) for turn in turns if (turn.case, turn.way) == (name, first)}
     own = {turn.number: turn.of(what) for turn in turns if (turn.case, turn.way) == (name, way)}
     if len(own) < 2:
         return ()
-    middle = f"{median(own.values()):.4g}{' ms' if what == CPU else ''}"
+    middle = f"{median(own.values()):.4g}{'' if what == WALL else ' ms'}"
     cells = (name, way, str(len(own)), what, middle)
     if way == first:
         return (*cells, "", "")
     ratios = sorted(own[number] / plain[number] for number in own)
     low, _, high = quantiles(ratios, n=4, method="inclusive")
     spread = f"{low:.3f}-{high:.3f}; {ratios[0]:.3f}-{ratios[-1]:.3f}"
-    more_us = 1000 * median(own[number] - plain[number] for number in own)
-    more = f"{more_us:+.1f} µs" if what == CPU else f"{100 * (1 - median(ratios)):+.2f}% lost"
+    more_ms = median(own[number] - plain[number] for number in own)
+    more = f"{100 * (1 - median(ratios)):+.2f}% lost" if what == WALL else f"{1000 * more_ms:+.1f} µs"
+    if what == HOST:
+        all_ms = median(turn.of(CPU) for turn in turns if (turn.case, turn.way) == (name, first))
+        more += f", {100 * more_ms / all_ms:+.2f}% of all"
     return (*cells, f"{median(ratios):.4f} ({spread})", more)
 
 

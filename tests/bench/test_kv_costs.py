@@ -24,7 +24,9 @@ def script(monkeypatch):
 
 
 def turn(script, way: str, number: int, *, cpu_s: float, wall_s: float = 1.0):
-    return script.Turn(case="tiers", way=way, number=number, tokens=1000, wall_s=wall_s, cpu_s=cpu_s)
+    return script.Turn(
+        case="tiers", way=way, number=number, tokens=1000, wall_s=wall_s, cpu_s=cpu_s, host_s=cpu_s / 8
+    )
 
 
 def cells(line: str) -> list[str]:
@@ -68,6 +70,14 @@ def test_work_behind_the_answers_counts(script):
     assert slept == [script.REST_S] * 3
 
 
+def test_threads_of_engines_that_compute_are_left_out(script):
+    before = {1: {"1": 5.0}, 2: {"2": 1.0, "20": 10.0, "21": 10.0}}
+    after = {1: {"1": 5.5, "9": 0.25}, 2: {"2": 1.5, "20": 14.0, "21": 12.0}, 3: {"3": 8.0}}
+    assert script.not_computing(before, after, [2]) == 0.5 + 0.25 + 0.5 + 8.0
+    assert script.not_computing(before, after, []) == 0.5 + 0.25 + 0.5 + 4.0 + 2.0 + 8.0
+    assert script.not_computing(before, {2: {}}, [2]) == 0.0
+
+
 def test_a_server_that_does_not_rest_is_no_measurement(script):
     times = iter(range(10_000))
     with pytest.raises(SystemExit, match="does not come to rest"):
@@ -78,15 +88,15 @@ def test_ratios_are_of_turns_of_one_round(script):
     plain = [turn(script, "without", n, cpu_s=cpu_s) for n, cpu_s in enumerate((1.0, 2.0, 4.0))]
     host = [turn(script, "host", n, cpu_s=cpu_s, wall_s=1.25) for n, cpu_s in enumerate((1.25, 2.25, 4.25))]
     lines = script.report([*plain, *host]).splitlines()
+    kinds = (script.CPU, script.HOST, script.WALL)
     assert [cells(line)[1:4] for line in lines[2:]] == [
-        ["without", "3", script.CPU],
-        ["without", "3", script.WALL],
-        ["host", "3", script.CPU],
-        ["host", "3", script.WALL],
+        [way, "3", what] for way in ("without", "host") for what in kinds
     ]
     assert cells(lines[2])[4:] == ["2 ms", "", ""]
-    assert cells(lines[4])[4:] == ["2.25 ms", "1.1250 (1.094-1.188; 1.062-1.250)", "+250.0 µs"]
-    assert cells(lines[5])[4:] == ["800", "0.8000 (0.800-0.800; 0.800-0.800)", "+20.00% lost"]
+    assert cells(lines[5])[4:] == ["2.25 ms", "1.1250 (1.094-1.188; 1.062-1.250)", "+250.0 µs"]
+    assert cells(lines[6])[4] == "0.2812 ms"
+    assert cells(lines[6])[6] == "+31.2 µs, +1.56% of all"  # of the 2 ms without
+    assert cells(lines[7])[4:] == ["800", "0.8000 (0.800-0.800; 0.800-0.800)", "+20.00% lost"]
 
 
 def test_turns_are_kept_for_a_further_start(script, tmp_path):
