@@ -188,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, help="on the drive to be measured")
     parser.add_argument("--prompt", type=int, help="tokens of a prompt, in place of the case's")
     parser.add_argument("--output", type=int, help="tokens of an answer")
+    parser.add_argument("--warm", type=int, help="turns before the first round")
     parser.add_argument(
         "--serve",
         default=f"--max-num-seqs 16 --kv-cache-gib {KV_GIB}",
@@ -225,7 +226,7 @@ def _measure(
             place.mkdir(mode=0o700, exist_ok=True)
             own = [word.format(place=place, port=subscriber.port) for word in words]
             servers[way] = stack.enter_context(ServerProcess([*common, *own]))
-            for number in range(case.warm):
+            for number in range(case.warm if options.warm is None else options.warm):
                 _turn(servers[way], name, way, -1 - number, load)
         for number in numbers:
             if time.monotonic() < ends_s:
