@@ -57,9 +57,9 @@ class EngineLink:
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
     kill the process; `process` tells how the system runs it. A request that has left an engine never comes
     back to the same process: tokens still on their way from there cannot be taken for those of its next life.
-    is_shared: other gateways have connections to it. Policies ask for plain attributes. prefill_tokens: of
-    prompts that have not drawn yet, less those likely cached. sequences: in flight here, also for other
-    gateways, as far as told. role (unless another one was assigned), engine_id, kv_tokens: as in Ready.
+    is_shared: other gateways have connections to it. Policies ask for plain attributes. prefill_tokens:
+    likely left, as of the last frame, of uncached prompts that have not drawn yet. sequences: in flight here,
+    also for other gateways, as far as told. role (unless assigned), engine_id, kv_tokens: as in Ready.
     """
 
     def __init__(
@@ -326,7 +326,8 @@ class EngineLink:
 
     def _count(self) -> None:
         """Call after each change of the requests in flight."""
-        self.prefill_tokens, own = self._delivery.load.tokens, len(self._delivery.flights)
+        own, load = len(self._delivery.flights), self._delivery.load
+        self.prefill_tokens = load.left(time.monotonic(), self.token_ms)
         self.sequences = max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     def _on_standby(self, frame: Asleep | Awake) -> None:
