@@ -13,10 +13,10 @@ from firelane.errors import RequestError
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.policies import tokens_ahead
 from firelane.gateway.engines.roles import change_role
-from firelane.gateway.engines.routing import CHUNK_TOKENS, SLOWER, SPARE_TOKENS, WORTH_TOKENS
+from firelane.gateway.engines.routing import BUSY_TOKENS, CHUNK_TOKENS, SLOWER, SPARE_TOKENS, WORTH_TOKENS
 from firelane.wire.frames import NewRequest, Sampling
 
-LONG, BUSY = 2 * WORTH_TOKENS, 2048
+LONG, BUSY = 2 * WORTH_TOKENS, 2 * BUSY_TOKENS
 P, D, BOTH = "prefill", "decode", "both"
 
 
@@ -102,7 +102,7 @@ def test_while_prompts_wait_an_engine_for_decode_takes_those_that_it_computes_so
         assert told(scene.engines[1]) == [(-1, len(ANSWER), "")]
         third, _ = await scene.submit(tokens=BUSY)
         assert scene.where() == [[first], [second, third]]
-        fourth, _ = await scene.submit(tokens=BUSY)  # SLOWER * (LONG + 2 * BUSY) is more than 2 * BUSY
+        fourth, _ = await scene.submit(tokens=BUSY)  # not sooner there
         assert scene.where() == [[first, fourth], [second, third]]
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)
@@ -140,7 +140,7 @@ def test_a_prompt_waits_for_as_long_as_beside_decodes_it_takes_longer(ahead, goe
     own = 4000
 
     async def scenario(scene):
-        first, _ = await scene.submit(tokens=round((SLOWER - 1) * own) + ahead)
+        first, _ = await scene.submit(tokens=BUSY_TOKENS + round((SLOWER - 1) * own) + ahead)
         second, _ = await scene.submit(tokens=own)
         expected = [[first], [second]] if goes_there else [[first, second], []]
         await until(lambda: scene.where() == expected)

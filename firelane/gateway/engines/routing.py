@@ -22,9 +22,9 @@ from firelane.wire.cache_events import PageChanges, numbers_of
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
-SLOWER = 1.15
-"""Time of a prompt at an engine for decode, over that at one for prefill: such an engine takes it only where
-it has the first token sooner all the same."""
+BUSY_TOKENS, SLOWER = 2048, 1.05
+"""An engine for decode takes a prompt where it has the first token sooner, by the time of so many tokens: its
+own streams pay for it. Beside them a token takes so many times as long as at an engine for prefill."""
 SPARE_TOKENS = 8192
 """Prompt tokens that an engine for decode may have left while it still takes such a prompt."""
 CHUNK_TOKENS = 448
@@ -66,8 +66,8 @@ class Route(NamedTuple, Generic[EngineT]):
 
 class Router:
     """Prompts go to engines for prefill, and from there to those for decode. While the former are busy, the
-    latter do all of those that they compute sooner. Where either kind is missing, the other one does all.
-    Without roles, or for requests that have no output, one engine does all; it may have pages of others
+    latter do all of those that they compute clearly sooner. Where either kind is missing, the other one does
+    all. Without roles, or for requests that have no output, one engine does all; it may have pages of others
     (peer_pages)."""
 
     def __init__(
@@ -165,9 +165,9 @@ def _assigned(flight: InFlight, link: EngineT) -> EngineT:
 
 
 def _is_sooner(flight: InFlight, decoder: RoutedEngine, prefiller: RoutedEngine) -> bool:
-    """The engine for decode is likely to have the prompt's first token before the one for prefill."""
+    """The engine for decode is likely to have the prompt's first token clearly before the one for prefill."""
     own = len(flight.request.prompt) // 4
-    return SLOWER * (decoder.prefill_tokens + own) < prefiller.prefill_tokens + own
+    return BUSY_TOKENS + SLOWER * (decoder.prefill_tokens + own) < prefiller.prefill_tokens + own
 
 
 def _gives_pages(link: RoutedEngine) -> bool:
