@@ -16,7 +16,7 @@ from firelane.gateway.engines.roles import change_role
 from firelane.gateway.engines.routing import BUSY_TOKENS, CHUNK_TOKENS, SLOWER, SPARE_TOKENS, WORTH_TOKENS
 from firelane.wire.frames import NewRequest, Sampling
 
-LONG, BUSY = 2 * WORTH_TOKENS, 2 * BUSY_TOKENS
+LONG, BUSY = 2 * WORTH_TOKENS, 4 * BUSY_TOKENS
 P, D, BOTH = "prefill", "decode", "both"
 
 

@@ -22,7 +22,7 @@ from firelane.wire.cache_events import PageChanges, numbers_of
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
-BUSY_TOKENS, SLOWER = 2048, 1.05
+BUSY_TOKENS, SLOWER = 512, 1.1
 """An engine for decode takes a prompt where it has the first token sooner, by the time of so many tokens: its
 own streams pay for it. Beside them a token takes so many times as long as at an engine for prefill."""
 SPARE_TOKENS = 8192
