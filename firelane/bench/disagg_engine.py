@@ -12,7 +12,7 @@ from firelane.bench.disagg_transfer import PageLink, SimulatedTransfer
 from firelane.contract import StepInputs, StepLimits
 from firelane.engine.core import EngineCore
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.load import Load
+from firelane.gateway.engines.load import Load, TenantLoad
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Abort, NewRequest, Rejected, StepFrame, Submit
 
@@ -65,6 +65,10 @@ class SimulatedEngine:
     @property
     def prefill_tokens(self) -> int:
         return self.load.tokens
+
+    @property
+    def queued(self) -> TenantLoad:
+        return self.load.queued
 
     @property
     def sequences(self) -> int:

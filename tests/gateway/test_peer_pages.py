@@ -13,6 +13,7 @@ from firelane.cli.engine_options import engine_options
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.load import TenantLoad
 from firelane.gateway.engines.peer_pages import SharedPages
 from firelane.gateway.engines.routing import Router
 from firelane.sources.resolve import EMBEDDED
@@ -31,6 +32,7 @@ class Engine:
     life: int = field(default_factory=itertools.count(1).__next__)
     step_ms: float = 0.0
     token_ms: float = 0.0
+    queued: TenantLoad | None = None
     role: str = "both"
 
     @property

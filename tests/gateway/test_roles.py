@@ -7,11 +7,10 @@ import asyncio
 import msgspec
 import pytest
 from fake_engine import FakeEngine
-from test_replicas import ANSWER, Scene, Sink, until
+from test_replicas import ANSWER, Scene, Sink, until, work
 
 from firelane.errors import RequestError
 from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.policies import tokens_ahead
 from firelane.gateway.engines.roles import change_role
 from firelane.gateway.engines.routing import BUSY_TOKENS, CHUNK_TOKENS, SPARE_TOKENS, WORTH_TOKENS
 from firelane.wire.frames import NewRequest, Sampling
@@ -64,7 +63,7 @@ def test_a_prompt_is_computed_by_one_engine_and_goes_on_at_another():
         assert len(scene.engines[1].submitted[0].prompt) == 4 * (LONG + 1)
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)
-        assert [*map(tokens_ahead, scene.links)] == [0, 0]
+        assert [*map(work, scene.links)] == [0, 0]
 
     play(scenario, P, D)
 

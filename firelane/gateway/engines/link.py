@@ -17,7 +17,7 @@ from firelane.gateway.engines.ejection import Wait
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
 from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.load import told_ms
+from firelane.gateway.engines.load import TenantLoad, told_ms
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.protocol import protocol_problem
 from firelane.gateway.engines.renumbering import Renumbering
@@ -57,9 +57,9 @@ class EngineLink:
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
     kill the process; `process` tells how the system runs it. A request that has left an engine never comes
     back to the same process: tokens still on their way from there cannot be taken for those of its next life.
-    is_shared: other gateways have connections to it. Policies ask for plain attributes. prefill_tokens: of
-    prompts that have not drawn yet, less those likely cached. sequences: in flight here, also for other
-    gateways, as far as told. role (unless another one was assigned), engine_id, kv_tokens: as in Ready.
+    is_shared: other gateways have connections to it. prefill_tokens: of prompts that have not drawn yet, less
+    those likely cached; queued: by tenant. sequences: in flight here, also for other gateways, as far as
+    told. role (unless another one was assigned), engine_id, kv_tokens: as in Ready.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class EngineLink:
         self.assigned_role, self.role, self.engine_id = "", "both", ""
         self.has_served = self.is_shared = self._is_remote = False
         self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
+        self.queued: TenantLoad | None = None
         self.step_ms = self.token_ms = 0.0
         self.load_clock = LoadClock()
         self._watch = watch
@@ -326,7 +327,9 @@ class EngineLink:
 
     def _count(self) -> None:
         """Call after each change of the requests in flight."""
-        self.prefill_tokens, own = self._delivery.load.tokens, len(self._delivery.flights)
+        load, own = self._delivery.load, len(self._delivery.flights)
+        is_fair = self.ready is not None and self.ready.scheduling_policy == "fair"
+        self.prefill_tokens, self.queued = load.tokens, load.queued if is_fair else None
         self.sequences = max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     def _on_standby(self, frame: Asleep | Awake) -> None:
