@@ -325,6 +325,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         role=config.role,
         engine_id=engine_id,
         kv_medium="GPU" if takes_gpu(config.backend) else "CPU",
+        pages_address=config.kv_transfer_address if engine_id else "",
     )
 
 

@@ -32,6 +32,7 @@ class Engine:
     step_ms: float = 0.0
     token_ms: float = 0.0
     role: str = "both"
+    pages_address: str = ""
 
     @property
     def engine_id(self) -> str:
