@@ -187,7 +187,6 @@ def test_each_engine_has_a_port(tmp_path):
         (["10.0.0.1:65535"], {}, "a port from 1 to 65534"),
         (["10.0.0.1:5600"], {"key": "short"}, "FIRELANE_CLUSTER_KEY has 5 bytes"),
         (["10.0.0.1:5600", "--take-over"], {}, "--take-over"),
-        (["10.0.0.1:5600", "--engines", "10.0.0.2"], {}, "--engines"),
         (["10.0.0.1:5600"], {"prefix_cache": False}, "--no-prefix-cache"),
         (["10.0.0.1:5600"], {"tensor_parallel_size": 2}, "--tensor-parallel-size 2"),
     ],
