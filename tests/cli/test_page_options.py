@@ -64,6 +64,7 @@ def test_pages_by_nixl_lie_in_shared_memory(tmp_path, monkeypatch):
         (["--kv-transfer-address", "host:5600"], {}, "private network"),
         (["--kv-transfer-address", "10.0.0.1"], {}, "IP:PORT"),
         (["--kv-transfer-address", "10.0.0.1:0"], {}, "a port from 1 to 65535"),
+        (HERE, {"key": ""}, "give --cluster-key-file FILE, or FIRELANE_CLUSTER_KEY"),
         (HERE, {"key": "short"}, "FIRELANE_CLUSTER_KEY has 5 bytes"),
         ([*HERE, "--cluster-key-file", "/nowhere"], {}, "--cluster-key-file /nowhere"),
         (HERE, {"prefix_cache": False}, "--no-prefix-cache beside --kv-transfer-address"),
