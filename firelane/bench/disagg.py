@@ -140,7 +140,7 @@ class DisaggRun:
         engine.role = role
         if role == "prefill":
             for flight in engine.take_back():
-                flight.pages_at = engine.engine_id
+                flight.have_pages_of(engine)
                 self._send(flight)
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
@@ -162,7 +162,7 @@ class DisaggRun:
         self._later(lambda: engine.submit(request, flight))
         if then is not None:
             flight.next_engine = then.engine_id
-            expected = flight.announcement(engine.engine_id)
+            expected = flight.announcement(engine)
             self._later(lambda: then.submit(expected))
 
     def _on_frame(self, engine: SimulatedEngine, frame: StepFrame) -> None:
@@ -185,7 +185,7 @@ class DisaggRun:
                 continue
             engine.load.settle(engine.flights)
             if flight.goes_on(finished.reason):
-                flight.pages_at = engine.engine_id
+                flight.have_pages_of(engine)
                 self._send(flight)
             else:
                 flight.finish()

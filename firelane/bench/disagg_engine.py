@@ -43,7 +43,7 @@ class SimulatedEngine:
         on_frame: Callable[[SimulatedEngine, StepFrame], None],
     ) -> None:
         self.name, self.role = name, role
-        self.engine_id = f"engine-{name}"
+        self.engine_id, self.pages_address = f"engine-{name}", ""
         self.life = int(name) + 1
         self.load = Load()
         self.flights: dict[int, InFlight] = {}

@@ -41,7 +41,7 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         "--role-controller",
         metavar="TARGETS",
         help="change the roles of engines while they serve, so that nine of ten requests keep to these "
-        "latencies: ttft=500ms,itl=50ms (needs --prefill and --decode)",
+        "latencies: ttft=500ms,itl=50ms (needs --prefill and --decode, or --engines that have roles)",
     )
     group.add_argument(
         "--routing",
@@ -134,12 +134,19 @@ def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
     """Raises UsageError."""
     if not arguments.share_pages:
         return False
+    if _are_elsewhere(arguments):
+        return True
     if arguments.prefill is not None or arguments.replicas == 1:
         raise UsageError("--share-pages is of --replicas: say with it how many engines there are")
     if getattr(arguments, "gateways", 1) > 1:
         raise UsageError("--gateways beside --share-pages: each knows its own prompts alone; leave out one")
     _check_travelling(engine, "--share-pages")
     return True
+
+
+def _are_elsewhere(arguments: argparse.Namespace) -> bool:
+    """Engines are on other hosts, and know themselves whether their pages travel."""
+    return getattr(arguments, "engines", None) is not None
 
 
 def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | None:
@@ -149,7 +156,7 @@ def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | 
     text: str | None = arguments.role_controller
     if text is None:
         return None
-    if arguments.prefill is None:
+    if arguments.prefill is None and not _are_elsewhere(arguments):
         raise UsageError(f"{OPTION}: there are no roles to change; give --prefill and --decode, too")
     if gateways > 1:
         raise UsageError(f"--gateways beside {OPTION}: roles are changed by one gateway alone; leave it out")

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from firelane.engine_config import KV_TRANSPORTS
 from firelane.errors import UsageError
 from firelane.nixl.installed import is_installed
 
@@ -29,18 +30,22 @@ def add_routers(parser: argparse.ArgumentParser) -> None:
         "outside (needs the extra `kv-events`); for example "
         """'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'""",
     )
-    group.add_argument(
-        TRANSFER,
-        metavar="IP:PORT",
-        help="exchange pages of the KV cache with engines of other servers, where requests have "
+    add_transfer(
+        group,
+        "exchange pages of the KV cache with engines of other servers, where requests have "
         "kv_transfer_params; they reach this one's first engine there (needs --cluster-key-file)",
     )
+
+
+def add_transfer(group: Any, does: str) -> None:
+    """The address of pages, and their way, to a group. does: help of the former."""
+    group.add_argument(TRANSFER, metavar="IP:PORT", help=does)
     group.add_argument(
         TRANSPORT,
-        choices=("tcp", "nixl"),
-        default="tcp",
+        choices=KV_TRANSPORTS,
+        default=KV_TRANSPORTS[0],
         help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
-        "where both servers have it (needs the extra `rdma`; default: tcp)",
+        "where both ends have it (needs the extra `rdma`; default: tcp)",
     )
 
 
@@ -86,7 +91,6 @@ def _remote_peers(
         return None
     _refuse(
         TRANSFER,
-        (bool(arguments.engines), "--engines", "pages of engines of other hosts do not travel"),
         (options.models > 1, "several models", "each engine has a port of its own"),
         (arguments.take_over, "--take-over", "the server before has the port"),
     )

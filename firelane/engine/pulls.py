@@ -130,6 +130,7 @@ class PagePulls:
         """From now on have pages of its prompt as they are computed at its `pages_at`."""
         tokens = np.frombuffer(request.prompt[: len(request.prompt) // 4 * 4], np.dtype("<i4"))
         if len(tokens):
+            self._seek(request)
             chain = self._kv.chain(request.salt, request.tenant)
             ends_s = self._clock() + QUIET_S
             expected = _Expected(request.pages_at, chain, tokens.astype(np.int32), ends_s)
@@ -140,8 +141,7 @@ class PagePulls:
     ) -> Set[WantedPage] | None:
         if not request.pages_at:
             return None
-        if request.pages_address:
-            self._transfer.seek(request.pages_at, request.pages_address)
+        self._seek(request)
         deadline_s = self._clock() + self._counters.patience_s(len(sequence.tokens))
         wait = _Wait(sequence, nearer, set(), deadline_s, request.pages_at, joins=True)
         self._ask(wait)
@@ -169,6 +169,10 @@ class PagePulls:
 
     def give_up(self, sequence: Sequence) -> None:
         self._waits.pop(sequence.id, None)
+
+    def _seek(self, request: NewRequest) -> None:
+        if request.pages_address:
+            self._transfer.seek(request.pages_at, request.pages_address)
 
     def _ask(self, wait: _Wait) -> None:
         """Pull what is missing and not on its way."""

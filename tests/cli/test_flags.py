@@ -47,6 +47,7 @@ FLAGS = {
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {REMOTE} "
     f"{TIERS} {ENGINE}",
     "engine": "MODEL --host --port --tls-ca --tls-cert --tls-key --drain-timeout --log-format --no-sandbox "
+    "--role --kv-transfer-address --kv-transport --cluster-key-file "
     f"--engine-timeout --step-deadline {TIERS} {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",
     "ps": SERVER,

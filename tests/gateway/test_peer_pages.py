@@ -34,6 +34,7 @@ class Engine:
     token_ms: float = 0.0
     queued: TenantLoad | None = None
     role: str = "both"
+    pages_address: str = ""
 
     @property
     def engine_id(self) -> str:

@@ -68,6 +68,21 @@ def test_a_prompt_is_computed_by_one_engine_and_goes_on_at_another():
     play(scenario, P, D)
 
 
+def test_engines_of_one_machine_are_connected_already():
+    """Whatever they give to those of other servers."""
+
+    async def scenario(scene):
+        for place, role in enumerate((P, D)):
+            await scene.bring_up(place, role=role, engine_id=f"e{place}", pages_address="10.0.0.1:5600")
+        assert [link.pages_address for link in scene.links] == ["", ""]
+        await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        requests = [*scene.engines[1].expected, *scene.engines[1].submitted]
+        assert [(one.pages_at, one.pages_address) for one in requests] == [("e0", "")] * 2
+
+    play(scenario, P, D)
+
+
 @pytest.mark.parametrize(
     ("tokens", "sampling", "roles", "where"),
     [

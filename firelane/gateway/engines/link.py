@@ -14,7 +14,7 @@ from firelane.errors import RequestError
 from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.ejection import Wait
-from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight, PageSource
 from firelane.gateway.engines.link_owner import LinkOwner
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.load import TenantLoad, told_ms
@@ -57,9 +57,10 @@ class EngineLink:
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
     kill the process; `process` tells how the system runs it. A request that has left an engine never comes
     back to the same process: tokens still on their way from there cannot be taken for those of its next life.
-    is_shared: other gateways have connections to it. prefill_tokens: of prompts that have not drawn yet, less
-    those likely cached; queued: by tenant. sequences: in flight here, also for other gateways, as far as
-    told. role (unless another one was assigned), engine_id, kv_tokens: as in Ready.
+    is_shared: other gateways have connections to it; is_remote: it is on another host. prefill_tokens: of
+    prompts that have not drawn yet, less those likely cached; queued: by tenant. sequences: in flight here,
+    also for other gateways, as far as told. role (unless another one was assigned), engine_id, kv_tokens: as
+    in Ready; so is pages_address, but "" of an engine here, whose peers are connected already.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class EngineLink:
         self.on_cache_events: Callable[[CacheEvents], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
-        self.assigned_role, self.role, self.engine_id = "", "both", ""
-        self.has_served = self.is_shared = self._is_remote = False
+        self.assigned_role, self.role, self.engine_id, self.pages_address = "", "both", "", ""
+        self.has_served = self.is_shared = self.is_remote = False
         self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
         self.queued: TenantLoad | None = None
         self.step_ms = self.token_ms = 0.0
@@ -117,9 +118,9 @@ class EngineLink:
         """Of requests that got their first token here in the last step."""
         return self._delivery.waits
 
-    def expect(self, flight: InFlight, engine_id: str) -> None:
+    def expect(self, flight: InFlight, source: PageSource) -> None:
         """A request that another engine begins is going to come here: have its pages from there."""
-        self._new.append(flight.announcement(engine_id))
+        self._new.append(flight.announcement(source))
         self._schedule_flush()
 
     def holds(self, flight: InFlight) -> bool:
@@ -135,26 +136,24 @@ class EngineLink:
         What is still in flight on an older connection is lost.
         """
         self._renew()
-        self._is_remote = False
         self._connection = await Connection.open(sock, self)
         self._watch.begin(self._connection, self.hang, lambda: self.process)
 
     def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None:
         """As `attach`, of a connection over a network that stands already and does not read. number: of its
         requests' ids there; head: what has come of its frames."""
-        self._renew()
-        self._is_remote = True
+        self._renew(is_remote=True)
         self._connection = Connection(self, Renumbering(number))
         self._watch.begin(self._connection, self.hang, lambda: self.process)
         self._connection.take_over(stream, head)
 
-    def _renew(self) -> None:
+    def _renew(self, *, is_remote: bool = False) -> None:
         if self._connection is not None:
             self._detach()
             self.lose("another engine takes its place")
         self.state, self.reason = LinkState.STARTING, "the engine is starting"
         self.progress = self.failed = self.asleep = None
-        self.has_served = False
+        self.has_served, self.is_remote = False, is_remote
         self._set_ready(None)
 
     def submit(self, flight: InFlight) -> None:
@@ -323,6 +322,7 @@ class EngineLink:
         self.ready = ready
         self.role = "both" if ready is None else self.assigned_role or ready.role
         self.engine_id = "" if ready is None else ready.engine_id
+        self.pages_address = ready.pages_address if ready is not None and self.is_remote else ""
         self.kv_tokens = 0 if ready is None else ready.num_blocks * ready.block_size
 
     def _count(self) -> None:
@@ -395,7 +395,7 @@ class EngineLink:
         lost = self._delivery.clear()
         self.load_clock = LoadClock()
         if self.owner is not None:
-            self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self._is_remote)
+            self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self.is_remote)
         self.stats = EngineStats()
         self._count()
         if self.on_down is not None:

@@ -105,12 +105,12 @@ class ReplicaSet:
         self._resize()
         self._resume(link.take_waiting())
 
-    def move(self, link: EngineLink, count: int, *, pages_at: str = "") -> int:
-        """Its oldest requests go on elsewhere; returns how many there were. pages_at: engine_id of whoever
-        has their pages."""
+    def move(self, link: EngineLink, count: int, *, gives_pages: bool = False) -> int:
+        """Its oldest requests go on elsewhere; returns how many there were. gives_pages: with their pages
+        from there."""
         flights = link.take_back(count)
-        for flight in flights:
-            flight.pages_at = pages_at or flight.pages_at
+        for flight in flights if gives_pages else ():
+            flight.have_pages_of(link)
         self._resume(flights)
         return len(flights)
 
@@ -267,7 +267,7 @@ class ReplicaSet:
             route.link.submit(flight)
             if then is not None:
                 flight.next_engine = then.engine_id
-                then.expect(flight, route.link.engine_id)
+                then.expect(flight, route.link)
         else:
             self._parked.add(flight)
 
@@ -378,7 +378,7 @@ class ReplicaSet:
 
     def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
         self.handed_over += 1
-        flight.pages_at = link.engine_id
+        flight.have_pages_of(link)
         self._send(flight)
 
     def _resize(self) -> None:
