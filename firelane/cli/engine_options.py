@@ -136,14 +136,12 @@ def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
         return False
     if arguments.prefill is not None or arguments.replicas == 1:
         raise UsageError("--share-pages is of --replicas: say with it how many engines there are")
-    if getattr(arguments, "gateways", 1) > 1:
-        raise UsageError("--gateways beside --share-pages: each knows its own prompts alone; leave out one")
     _check_travelling(engine, "--share-pages")
     return True
 
 
-def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | None:
-    """Targets of --role-controller. gateways: processes of the server. Raises UsageError."""
+def role_targets(arguments: argparse.Namespace) -> RoleTargets | None:
+    """Targets of --role-controller. Raises UsageError."""
     from firelane.gateway.engines.role_targets import OPTION, RoleTargets
 
     text: str | None = arguments.role_controller
@@ -151,8 +149,6 @@ def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | 
         return None
     if arguments.prefill is None:
         raise UsageError(f"{OPTION}: there are no roles to change; give --prefill and --decode, too")
-    if gateways > 1:
-        raise UsageError(f"--gateways beside {OPTION}: roles are changed by one gateway alone; leave it out")
     return RoleTargets.parse(text)
 
 
