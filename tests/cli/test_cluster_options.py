@@ -57,20 +57,20 @@ ROLES = ("--prefill", "1", "--decode", "1")
 
 def targets(*words):
     arguments = build_parser().parse_args(["serve", *words])
-    return engine_options.role_targets(arguments, arguments.gateways)
+    return engine_options.role_targets(arguments)
 
 
 def test_targets_of_roles():
     assert targets(*ROLES) is None
-    found = targets(*ROLES, "--role-controller", "ttft=500ms,itl=50ms")
-    assert (found.ttft_s, found.itl_s) == (0.5, 0.05)
+    for more in ((), ("--gateways", "2")):
+        found = targets(*ROLES, *more, "--role-controller", "ttft=500ms,itl=50ms")
+        assert (found.ttft_s, found.itl_s) == (0.5, 0.05)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ((), "no roles to change; give --prefill and --decode"),
-        ((*ROLES, "--gateways", "2"), "--gateways beside --role-controller"),
         (ROLES, "--role-controller ttft=1s: give both targets"),
     ],
 )
