@@ -167,13 +167,14 @@ class ModelEngines:
             self.replicas.wake()
 
     def _on_asleep(self) -> None:
-        """One of them: the last one counts."""
+        """One of them: the last one counts. One that has ended is not waited for."""
         links = [] if self.replicas is None else self.replicas.links
-        if not self.serves and all(link.asleep is not None for link in links):
+        gone = LinkState.DEAD
+        if not self.serves and all(link.asleep is not None or link.state is gone for link in links):
             self._server.on_asleep(self.name)
 
     def _on_awake(self) -> None:
-        """As `_on_asleep`. One that has ended meanwhile is not waited for."""
+        """As `_on_asleep`."""
         links = [] if self.replicas is None else self.replicas.links
         if self.serves and not any(link.state is LinkState.STANDBY for link in links):
             self._server.on_awake(self.name)

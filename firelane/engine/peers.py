@@ -74,23 +74,23 @@ class EnginePeers:
             self._transfer.hang_up()
 
     def wake(self) -> None:
-        """Be connected to the others again. Pages are there once they are touched, here or by a reader."""
+        """Be connected to the others again, as soon as the pages are there: memory counts for the control
+        group of whoever touches it first, which is to be this engine's."""
         self._sleeps = False
-        self._greet()
+        threading.Thread(target=self._greet, daemon=True).start()
 
     def _run(self) -> None:
-        with self._guard:
-            if not self._sleeps:
-                self._transfer.prepare()
-                self._greet()
+        self._greet()
         with suppress(OSError):  # whoever has started this engine is gone, and it follows
             while (received := receive(self._sock)) is not None:
                 message, fds = received
                 self._act(message, [socket.socket(fileno=fd) for fd in fds])
 
     def _greet(self) -> None:
-        with suppress(OSError):
-            send(self._sock, PeerReady(self.engine_id))
+        with self._guard, suppress(OSError):
+            if not self._sleeps:
+                self._transfer.prepare()
+                send(self._sock, PeerReady(self.engine_id))
 
     def _act(self, message: PeerMessage, socks: list[socket.socket]) -> None:
         if isinstance(message, PeerConnection) and socks:

@@ -86,6 +86,19 @@ def test_the_last_one_that_comes_back_counts(engines: ModelEngines) -> None:
     assert told(engines) == ["on_awake"]
 
 
+def test_one_that_nobody_starts_again_is_not_waited_for(engines: ModelEngines) -> None:
+    assert engines.replicas is not None
+    first, second = engines.replicas.links
+    first.lose("killed once too often")
+    told(engines)
+    engines.sleep()
+    second.receive(Asleep(1, 2, 0.0))
+    assert told(engines) == ["on_asleep"]
+    engines.wake()
+    second.receive(Awake(0.0))
+    assert told(engines) == ["on_awake"]
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_one_that_dies_on_its_way_back_is_not_waited_for(engines: ModelEngines, order) -> None:
     links = put_to_standby(engines)
