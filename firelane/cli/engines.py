@@ -65,7 +65,7 @@ class GatewayEngines:
         link = EngineLink(name=name, watch=Heartbeat(self._deadlines))
         link.on_progress, link.on_loading = self._on_progress, self._on_loading
         link.on_asleep, link.on_awake = self._on_asleep, self._on_awake
-        link.on_down = lambda _: self._on_awake()  # one that has gone is not waited for
+        link.on_down = self._on_down
         sharing, place = self._sharing, self._sharing.place()
         self._places[link] = place
         link.is_shared = sharing.is_shared
@@ -75,6 +75,11 @@ class GatewayEngines:
         self._events.follow(link)
         self.replicas.add(link)
         return link
+
+    def _on_down(self, reason: str) -> None:
+        """Nobody waits for it to come back from standby."""
+        del reason
+        self._on_awake()
 
     def remove(self, link: EngineLink) -> None:
         self._sharing.remove(self._places.pop(link))
