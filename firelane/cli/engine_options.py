@@ -138,8 +138,6 @@ def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
         return True
     if arguments.prefill is not None or arguments.replicas == 1:
         raise UsageError("--share-pages is of --replicas: say with it how many engines there are")
-    if getattr(arguments, "gateways", 1) > 1:
-        raise UsageError("--gateways beside --share-pages: each knows its own prompts alone; leave out one")
     _check_travelling(engine, "--share-pages")
     return True
 
@@ -149,8 +147,8 @@ def _are_elsewhere(arguments: argparse.Namespace) -> bool:
     return getattr(arguments, "engines", None) is not None
 
 
-def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | None:
-    """Targets of --role-controller. gateways: processes of the server. Raises UsageError."""
+def role_targets(arguments: argparse.Namespace) -> RoleTargets | None:
+    """Targets of --role-controller. Raises UsageError."""
     from firelane.gateway.engines.role_targets import OPTION, RoleTargets
 
     text: str | None = arguments.role_controller
@@ -158,8 +156,6 @@ def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | 
         return None
     if arguments.prefill is None and not _are_elsewhere(arguments):
         raise UsageError(f"{OPTION}: there are no roles to change; give --prefill and --decode, too")
-    if gateways > 1:
-        raise UsageError(f"--gateways beside {OPTION}: roles are changed by one gateway alone; leave it out")
     return RoleTargets.parse(text)
 
 

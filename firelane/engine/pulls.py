@@ -136,6 +136,10 @@ class PagePulls:
             expected = _Expected(request.pages_at, chain, tokens.astype(np.int32), ends_s)
             self._expected[request.salt, request.prompt] = expected
 
+    def expect_nothing(self) -> None:
+        """Prompts that were expected do not come. Pulls that are under way settle."""
+        self._expected.clear()
+
     def fetch(
         self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
     ) -> Set[WantedPage] | None:

@@ -70,12 +70,12 @@ ROLES = ("--prefill", "1", "--decode", "1")
 
 def targets(*words):
     arguments = build_parser().parse_args(["serve", *words])
-    return engine_options.role_targets(arguments, arguments.gateways)
+    return engine_options.role_targets(arguments)
 
 
 def test_targets_of_roles():
     assert targets(*ROLES) is None
-    for where in (ROLES, ("--engines", "localhost")):
+    for where in (ROLES, (*ROLES, "--gateways", "2"), ("--engines", "localhost")):
         found = targets(*where, "--role-controller", "ttft=500ms,itl=50ms")
         assert (found.ttft_s, found.itl_s) == (0.5, 0.05)
 
@@ -84,7 +84,6 @@ def test_targets_of_roles():
     ("words", "said"),
     [
         ((), "no roles to change; give --prefill and --decode"),
-        ((*ROLES, "--gateways", "2"), "--gateways beside --role-controller"),
         (ROLES, "--role-controller ttft=1s: give both targets"),
     ],
 )

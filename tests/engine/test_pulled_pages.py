@@ -242,6 +242,19 @@ def test_an_engine_of_another_host_is_sought_ahead_of_the_request(driver, reques
         assert reader_.frames[-1].stats.pulls_lost == 2
 
 
+def test_an_engine_that_is_to_sleep_expects_nothing(driver, request_of):
+    """It would wait for as long as a prompt may be computed elsewhere."""
+    with pair(driver) as (_, reader_, transfers):
+        reader_.submit(
+            msgspec.structs.replace(request_of(1, range(40)), pages_at=transfers[0].engine_id, prefetch=True)
+        )
+        reader_.core.step()
+        assert not reader_.core.is_idle
+        reader_.core.expect_nothing()
+        reader_.run()
+        assert reader_.core.is_idle
+
+
 def test_an_expected_prompt_that_nobody_computes_is_given_up(driver, request_of, monkeypatch):
     monkeypatch.setattr(pulls, "QUIET_S", 0.02)
     with pair(driver) as (_, reader_, transfers):

@@ -103,7 +103,6 @@ def test_the_router_tells_the_engine_that_it_chooses(shares_pages):
     [
         (["--share-pages"], "of --replicas"),
         (["--share-pages", "--prefill", "1", "--decode", "1"], "of --replicas"),
-        (["--share-pages", "--replicas", "2", "--gateways", "2"], "--gateways beside"),
         (["--share-pages", "--replicas", "2", "--no-prefix-cache"], "--no-prefix-cache beside --share-pages"),
     ],
 )

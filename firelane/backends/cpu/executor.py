@@ -278,7 +278,9 @@ class CpuExecutor:
         return True
 
     def standby(self) -> GivenBack:
-        for memory in (self._pool.memory, self.states, self.arena, self._scratch):
+        self._pool.standby()
+        self._state_pool.standby()
+        for memory in (self.arena, self._scratch):
             give_back(memory)
         self._check.standby()
         return NOTHING

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
-from firelane.backends.cpu.memory import shared_zeroed, zeroed
+from firelane.backends.cpu.memory import renew, shared_zeroed, zeroed
 from firelane.contract import PageMemory
+from firelane.native.pages import give_back
 
 FORMAT = 1
 """Of keys and values inside of a page, as csrc/rope.h lays them out."""
@@ -42,6 +43,11 @@ class PagePool:
         """Valid until `release`."""
         return PageMemory(pages=self.pages, layout_id=layout_id(self._layout), fd=self._fd)
 
+    def standby(self) -> None:
+        """Give the memory back: zero pages are there from then on. Other processes have to map the file anew,
+        as soon as they can: until then they keep what it was."""
+        _give_back(self._fd, self.memory)
+
     def release(self) -> None:
         """Close the file; idempotent. The mapping goes with the last reference to `pages`."""
         if self._fd >= 0:
@@ -71,11 +77,22 @@ class StatePool:
         states = self.memory[: self._nbytes].reshape(self._layout.limits.num_states, -1)
         return PageMemory(pages=states, layout_id=state_layout_id(self._layout), fd=self._fd)
 
+    def standby(self) -> None:
+        """As PagePool.standby."""
+        _give_back(self._fd, self.memory)
+
     def release(self) -> None:
         """As PagePool.release."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _give_back(fd: int, memory: NDArray[np.uint8]) -> None:
+    if fd >= 0:
+        renew(fd, memory)
+    else:
+        give_back(memory)
 
 
 def state_layout_id(layout: Layout) -> str:

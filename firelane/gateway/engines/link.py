@@ -83,12 +83,13 @@ class EngineLink:
         self.on_acceptor: Callable[[socket.socket], None] | None = None
         self.on_asleep: Callable[[], None] | None = None
         self.on_awake: Callable[[], None] | None = None
+        self.on_role: Callable[[str], None] = lambda _: None
         self.on_forgotten: Callable[[Forgotten], None] | None = None
         self.on_cache_events: Callable[[CacheEvents], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.assigned_role, self.role, self.engine_id, self.pages_address = "", "both", "", ""
-        self.has_served = self.is_shared = self.is_remote = False
+        self.has_served = self.is_shared = self.is_remote = self._flush_scheduled = False
         self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
         self.queued: TenantLoad | None = None
         self.step_ms = self.token_ms = 0.0
@@ -97,7 +98,6 @@ class EngineLink:
         self._delivery = Delivery(self.abort)
         self._new: list[NewRequest] = []
         self._aborts: list[int] = []
-        self._flush_scheduled = False
         self._connection: Connection | None = None
 
     @property
@@ -317,6 +317,7 @@ class EngineLink:
         """The part of requests that is sent here from now on; "": the engine's own."""
         self.assigned_role = role
         self._set_ready(self.ready)
+        self.on_role(role)
 
     def _set_ready(self, ready: Ready | None) -> None:
         self.ready = ready

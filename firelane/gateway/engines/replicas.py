@@ -82,6 +82,12 @@ class ReplicaSet:
 
     # ---- the engines
 
+    def set_up(self, recovery: Recovery, router: Router) -> None:
+        """In place of those that there were, for what comes from now on."""
+        self._recovery, self._router = recovery, router
+        for link in self.serving:
+            self._follow_pages(link)
+
     def add(self, link: EngineLink) -> None:
         """In the place of one of the same name it has its role."""
         before = [other.assigned_role for other in self.links if other.name == link.name]
