@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from firelane.cli import router_options
 from firelane.cli.host_options import KEY_FILE, add_key_file
-from firelane.engine_config import ROLES
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ def add_pages(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--role",
-        choices=ROLES,
-        default=ROLES[0],
+        choices=("both", "prefill", "decode"),
+        default="both",
         help="part of requests that gateways send here: prompts, what follows them, or both, the default "
         f"(others need {router_options.TRANSFER})",
     )
@@ -53,7 +52,7 @@ def with_pages(arguments: argparse.Namespace, options: EngineOptions, settings: 
 def _check_apart(arguments: argparse.Namespace) -> None:
     """Raises UsageError where there is no address for pages, but options that need one."""
     how = f"give {router_options.TRANSFER} IP:PORT, by which engines of other hosts reach this one"
-    if arguments.role != ROLES[0]:
+    if arguments.role != "both":
         raise UsageError(
             f"--role {arguments.role}: pages travel between engines with roles; {how}, and {KEY_FILE} FILE "
             "with the secret that all of them share"

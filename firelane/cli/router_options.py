@@ -7,7 +7,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.engine_config import KV_TRANSPORTS
 from firelane.errors import UsageError
 from firelane.nixl.installed import is_installed
 
@@ -42,8 +41,8 @@ def add_transfer(group: Any, does: str) -> None:
     group.add_argument(TRANSFER, metavar="IP:PORT", help=does)
     group.add_argument(
         TRANSPORT,
-        choices=KV_TRANSPORTS,
-        default=KV_TRANSPORTS[0],
+        choices=("tcp", "nixl"),
+        default="tcp",
         help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
         "where both ends have it (needs the extra `rdma`; default: tcp)",
     )
