@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from firelane.errors import RequestError
-from firelane.gateway.engines.connection import Connection, submissions
+from firelane.gateway.engines.connection import Connection
 from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.ejection import Wait
 from firelane.gateway.engines.in_flight import InFlight, PageSource
@@ -19,13 +19,13 @@ from firelane.gateway.engines.link_owner import LinkOwner
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.load import TenantLoad, told_ms
 from firelane.gateway.engines.load_clock import LoadClock
+from firelane.gateway.engines.outbox import Outbox
 from firelane.gateway.engines.protocol import protocol_problem
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
 from firelane.process_state import ProcessState, UnknownProcess
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
-    Abort,
     Asleep,
     Awake,
     Beat,
@@ -37,13 +37,13 @@ from firelane.wire.frames import (
     Forgotten,
     FromEngine,
     Loading,
-    NewRequest,
     Progress,
     Ready,
     Rejected,
     Sleep,
     StepFrame,
     TellPages,
+    ToEngine,
     Wake,
 )
 
@@ -89,15 +89,14 @@ class EngineLink:
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.assigned_role, self.role, self.engine_id, self.pages_address = "", "both", "", ""
-        self.has_served = self.is_shared = self.is_remote = self._flush_scheduled = False
+        self.has_served = self.is_shared = self.is_remote = False
         self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
         self.queued: TenantLoad | None = None
         self.step_ms = self.token_ms = 0.0
         self.load_clock = LoadClock()
         self._watch = watch
         self._delivery = Delivery(self.abort)
-        self._new: list[NewRequest] = []
-        self._aborts: list[int] = []
+        self._outbox = Outbox(self._send)
         self._connection: Connection | None = None
 
     @property
@@ -120,8 +119,7 @@ class EngineLink:
 
     def expect(self, flight: InFlight, source: PageSource) -> None:
         """A request that another engine begins is going to come here: have its pages from there."""
-        self._new.append(flight.announcement(source))
-        self._schedule_flush()
+        self._outbox.submit(flight.announcement(source))
 
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._delivery.flights
@@ -160,16 +158,14 @@ class EngineLink:
         """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
         self._delivery.add(flight)
         self._count()
-        self._new.append(flight.continuation())
-        self._schedule_flush()
+        self._outbox.submit(flight.continuation())
 
     def abort(self, request_id: int) -> bool:
         """Stop a request and forget its sink. False where it is not here."""
         if not self._delivery.leave(request_id):
             return False
         self._count()
-        self._aborts.append(request_id)
-        self._schedule_flush()
+        self._outbox.abort(request_id)
         return True
 
     def take_back(self, count: int) -> list[InFlight]:
@@ -195,7 +191,7 @@ class EngineLink:
         """Have the engine go to standby when it has nothing left; new requests wait elsewhere."""
         if self.state is LinkState.READY and self._connection is not None:
             self.state, self.reason = LinkState.STANDBY, "the engine is in standby"
-            self._flush()
+            self._outbox.flush()
             self._connection.send(Sleep())
 
     def wake(self) -> None:
@@ -212,15 +208,13 @@ class EngineLink:
 
     def follow_pages(self) -> None:
         """Have the engine tell its pages from now on (`on_pages`)."""
-        if self._connection is not None:
-            self._connection.send(TellPages())
+        self._send(TellPages())
 
     def drain(self, timeout_s: float) -> None:
         """Ask the engine to end when it has nothing left, or at the latest after this time."""
         self.retire("the engine is draining")
-        if self._connection is not None:
-            self._flush()
-            self._connection.send(Drain(timeout_s))
+        self._outbox.flush()
+        self._send(Drain(timeout_s))
 
     def close(self, reason: str = "the gateway is closing") -> None:
         """Drop the connection; requests in flight are lost. `on_down` is not called."""
@@ -243,21 +237,9 @@ class EngineLink:
         if connection is not None:
             connection.close()
 
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        new, self._new = self._new, []
-        aborts, self._aborts = self._aborts, []
-        if self._connection is None:
-            return
-        for submission in submissions(new):
-            self._connection.send(submission)
-        if aborts:
-            self._connection.send(Abort(aborts))
+    def _send(self, frame: ToEngine) -> None:
+        if self._connection is not None:
+            self._connection.send(frame)
 
     def receive(self, frame: FromEngine) -> None:
         """Act on one frame from the engine."""
@@ -391,8 +373,7 @@ class EngineLink:
         self.state, self.asleep = LinkState.DEAD, None
         self._set_ready(None)
         self.reason = self.failed.message if self.failed else reason
-        self._new.clear()
-        self._aborts.clear()
+        self._outbox.clear()
         lost = self._delivery.clear()
         self.load_clock = LoadClock()
         if self.owner is not None:
