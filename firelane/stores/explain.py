@@ -17,6 +17,8 @@ WRONG_KEYS = ("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthenticationFail
 WRONG_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 OF_MACHINES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 """Hosts that give the credentials of a machine, and are asked where the environment has none."""
+CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w{1,40})")
+NO_RANGES = ("NotPartial", "Received non-partial response", "Range request not supported")
 MISSING = ("MissingCredential", "MissingAccount")
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (of a public bucket: AWS_SKIP_SIGNATURE=true)",
@@ -79,11 +81,13 @@ def _denied(code: str, status: int, keys: str) -> str:
 def _failed(address: Address, text: str, code: str, status: int) -> tuple[str, str]:
     if "BadScheme" in text:
         return "the endpoint is not encrypted: use https, or set FIRELANE_ALLOW_HTTP=1", "other"
-    if "NotPartial" in text or "Received non-partial response" in text:
+    if any(word in text for word in NO_RANGES):
         return (
             "the server gives no parts of files (Range): take another server, or download the model",
             "other",
         )
+    if (found := CERTIFICATE.search(text)) is not None:
+        return f"its certificate is not trusted ({found[1]}): name its CA by SSL_CERT_FILE", "other"
     if status == 429 or status >= 500:
         return f"the store fails ({code or status}), tried several times: try again later", "unreachable"
     if "timed out" in text.lower() or "timedout" in text.lower():
