@@ -46,7 +46,8 @@ class EngineEvents(Protocol):
 class ReplicaSet:
     """Links may be added and removed at any time. All methods belong to one event loop.
 
-    deaths, resumed: engines that ended, and requests that went on elsewhere, since the start. handed_over:
+    expects_first: whether the first engine is starting already when none is known yet, as where another
+    process starts it. deaths, resumed: engines that ended, and requests that went on elsewhere, since the start. handed_over:
     requests that went from an engine for prefill to one for decode.
     """
 
@@ -77,6 +78,7 @@ class ReplicaSet:
         self._closed = False
         self._waiters: list[asyncio.Future[None]] = []
         self._hurries = False
+        self.expects_first = False
         for link in links:
             self.add(link)
 
@@ -122,6 +124,8 @@ class ReplicaSet:
     @property
     def state(self) -> LinkState:
         states = {link.state for link in self.links}
+        if not self.links and self._is_first_to_come:
+            return LinkState.STARTING
         order = (LinkState.READY, LinkState.STARTING, LinkState.STANDBY)
         return next((s for s in order if s in states), LinkState.DEAD)
 
@@ -130,7 +134,12 @@ class ReplicaSet:
         """The reason why none serves."""
         if self.serving:
             return ""
-        return next((link.reason for link in self.links if link.reason), "there is no engine")
+        none = "the engine is starting" if self._is_first_to_come else "there is no engine"
+        return next((link.reason for link in self.links if link.reason), none)
+
+    @property
+    def _is_first_to_come(self) -> bool:
+        return self.expects_first and self._sizes is None
 
     @property
     def progress(self) -> Progress | None:

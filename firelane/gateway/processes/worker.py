@@ -156,6 +156,7 @@ class GatewayProcess:
             first_id=first_id(self._number),
             router=Router.of(model.routing),
         )
+        made.expects_first = True
         return made
 
     def _place(self, model: ServedModel) -> None:
