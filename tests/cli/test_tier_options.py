@@ -52,11 +52,14 @@ def test_options_about_a_tier_that_is_not_there(options: list[str]) -> None:
 
 
 def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
-    file, shared = tmp_path / "file", tmp_path / "shared"
+    file, shared, group = (tmp_path / name for name in ("file", "shared", "group"))
     file.write_text("")
-    shared.mkdir()
-    shared.chmod(0o777)
-    for path, why in ((file, "File exists"), (file / "below", "Not a directory"), (shared, "other users")):
+    for path, mode in ((shared, 0o777), (group, 0o770)):
+        path.mkdir()
+        path.chmod(mode)
+    others = "other users can put pages there; chmod go-w"
+    cases = ((file, "File exists"), (file / "below", "Not a directory"), (shared, others), (group, others))
+    for path, why in cases:
         with pytest.raises(UsageError, match=why):
             config("--kv-disk", str(path))
 
