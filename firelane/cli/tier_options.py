@@ -107,7 +107,8 @@ def _directory(path: Path) -> Path:
         raise UsageError(f"--kv-disk {path}: {error.strerror or error}") from None
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UsageError(
-            f"--kv-disk {path}: other users can put pages there; chmod go-w it, or take a directory of your own"
+            f"--kv-disk {path}: other users can put pages there; chmod go-w it, or take a directory of "
+            "your own"
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise UsageError(f"--kv-disk {path}: it cannot be written to; take another one")

@@ -47,8 +47,8 @@ class ReplicaSet:
     """Links may be added and removed at any time. All methods belong to one event loop.
 
     expects_first: whether the first engine is starting already when none is known yet, as where another
-    process starts it. deaths, resumed: engines that ended, and requests that went on elsewhere, since the start. handed_over:
-    requests that went from an engine for prefill to one for decode.
+    process starts it. deaths, resumed: engines that ended, and requests that went on elsewhere, since the
+    start. handed_over: requests that went from an engine for prefill to one for decode.
     """
 
     def __init__(
