@@ -23,6 +23,7 @@ from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.role_targets import RoleTargets
 from firelane.node.config import ModelEntry, NodeConfig, read_config
+from firelane.node.toml_file import meant
 from firelane.sources.locate import Source
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
@@ -51,6 +52,20 @@ class NodeSetup:
         ]
         total = sum(model.policy.need_bytes for model in self.models)
         return [*lines, f"together {gib(total)}, budget {gib(self.plan.policy.budget_bytes or 0)}"]
+
+    def unknown_tenants(self) -> list[str]:
+        """Lines for people: tenants of models that the key file lacks. Raises UsageError for that file."""
+        from firelane.gateway.tenants.keyfile import read_key_file
+
+        if self.gateway.api_keys is None:
+            return []
+        known = read_key_file(self.gateway.api_keys).tenants
+        return [
+            f"{model.name}: {self.gateway.api_keys} has no tenant {name!r} with a key{meant(name, known)}"
+            for model in self.models
+            for name in model.gateway.tenants or ()
+            if name not in known
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +116,7 @@ class NodeReader:
         config.file.check_keys(("server",), self._server.keys)
         config.file.check_keys(("engine",), self._engine.keys)
         server = self._namespace(config)
+        _check_tenants(config, server)
         budget = config.policy.budget_bytes or self._default_budget
         models = [self._model_of(config, entry, server, budget) for entry in config.models]
         _check_budget(config, models, budget)
@@ -249,6 +265,14 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _check_tenants(config: NodeConfig, server: argparse.Namespace) -> None:
+    """Raises UsageError for a model that nobody may use, as there are no keys."""
+    for entry in config.models:
+        if entry.tenants is not None and server.api_keys is None:
+            at = ("models", entry.name, "tenants")
+            raise config.file.error(at, "without server.api_keys there are no tenants")
+
+
 def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None:
     """Raises UsageError for a model that never fits."""
     for model in models:
@@ -266,7 +290,7 @@ def _check_fits(config: NodeConfig, model: _Model, models: list[_Model], budget:
     """Raises UsageError for a model that does not fit beside those that are pinned."""
     beside = sum(one.need_bytes for one in models if one.entry.policy.pinned and one is not model)
     if model.need_bytes + beside > budget:
-        others = f" beside {gib(beside)} of pinned models" if beside else ""
+        others = f", {gib(beside)} of it for pinned models" if beside else ""
         raise config.file.error(
             ("models", model.entry.name),
             f"it needs {model.need}, and the node has {gib(budget)}{others}: raise "

@@ -51,12 +51,22 @@ def test_options_about_a_tier_that_is_not_there(options: list[str]) -> None:
         config(*options)
 
 
+def test_a_directory_may_be_of_a_group_as_volumes_of_kubernetes_are(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o2770)
+    tiers = config("--kv-disk", str(volume))
+    assert tiers is not None
+    assert tiers.disk == volume
+
+
 def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
     file, shared = tmp_path / "file", tmp_path / "shared"
     file.write_text("")
     shared.mkdir()
     shared.chmod(0o777)
-    for path, why in ((file, "File exists"), (file / "below", "Not a directory"), (shared, "other users")):
+    others = "other users can put pages there; chmod o-w"
+    for path, why in ((file, "File exists"), (file / "below", "Not a directory"), (shared, others)):
         with pytest.raises(UsageError, match=why):
             config("--kv-disk", str(path))
 

@@ -290,6 +290,23 @@ def test_without_engines_it_says_so():
 LONG = b"\7\0\0\0" * (4 * PAGE_TOKENS)
 
 
+def test_the_first_engine_is_waited_for_where_another_process_starts_it():
+    async def scenario(scene):
+        assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
+        scene.set.expects_first = True
+        assert (scene.set.state, scene.set.reason) == (LinkState.STARTING, "the engine is starting")
+        waiting = asyncio.create_task(scene.set.until_loaded())
+        await asyncio.sleep(0)
+        scene.add("0")
+        await scene.bring_up(0)
+        await waiting
+        assert scene.set.state is LinkState.READY
+        scene.set.remove(scene.links[0])
+        assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
+
+    play(scenario, count=0)
+
+
 async def tell(scene, index, stored=(), removed=(), **changes):
     """Pages of an engine, as far as the gateway knows them then."""
     engine, heard = scene.engines[index], len(scene.told)

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from firelane.cli import main
 from firelane.cli.node_need import GIB, default_kv_bytes
 from firelane.cli.node_plan import PackedFile
 from firelane.cli.node_setup import NodeReader
@@ -14,6 +15,7 @@ from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.gateway.engines.role_targets import RoleTargets
+from firelane.gateway.tenants.keyfile import hashed, new_key
 from firelane.sources.resolve import EMBEDDED
 
 
@@ -62,7 +64,7 @@ weights_pages = "huge"
     [
         ("[server]\nprot = 1\n[models.a]", "line 2: server.prot: no such key: did you mean port"),
         ("[server]\nport = 99999\n[models.a]", "line 2: server.port: .*99999 is not a port"),
-        ('[server]\nport = "x"\n[models.a]', "line 2: server.port: 'x' is not what the option takes"),
+        ('[server]\nport = "x"\n[models.a]', "line 2: server.port: 'x' is not a whole number"),
         ('[server]\nhost = "0.0.0.0"\n[models.a]', "line 1: server: .*no key would be needed"),
         (
             "[server]\nallow_anonymous = 1\n[models.a]",
@@ -80,13 +82,14 @@ weights_pages = "huge"
         ),
         (
             "[node]\nbudget_gib = 1.5\n[engine]\nkv_cache_gib = 1\n[models.a]\npinned = true\n[models.b]",
-            "line 3: models.a|beside 1.01 GiB of pinned models",
+            "models.b: it needs 1.01 GiB .* 1.01 GiB of it for pinned models",
         ),
         (
             '[node]\nbudget_gib = 1.5\n[models.a]\nload = "start"\nkv_cache_gib = 1\n'
             '[models.b]\nload = "start"\nkv_cache_gib = 1',
             "models that are pinned or loaded at the start need 2.02 GiB, and the node has 1.50",
         ),
+        ('[models.a]\ntenants = ["acme"]', "line 2: models.a.tenants: without server.api_keys there are no"),
     ],
 )
 def test_what_is_wrong_is_told_with_line_and_key(tmp_path: Path, text: str, message: str) -> None:
@@ -180,6 +183,18 @@ def test_other_roles_are_other_engines(tmp_path: Path) -> None:
     assert not same.engines_differ(one)
     assert "role_targets=None->" in one.difference(same)
     assert other.engines_differ(one)
+
+
+def test_tenants_that_the_key_file_lacks_are_told(tmp_path: Path, capsys) -> None:
+    text = '[server]\napi_keys = "keys.toml"\n[models.a]\ntenants = ["acme", "acne"]\n[models.b]'
+    setup = reader(tmp_path, text).read()
+    with pytest.raises(UsageError, match=r"keys\.toml"):
+        setup.unknown_tenants()
+    (tmp_path / "keys.toml").write_text(f'[tenants.acme]\nkeys = ["{hashed(new_key())}"]\n')
+    (line,) = setup.unknown_tenants()
+    assert line == f"a: {tmp_path}/keys.toml has no tenant 'acne' with a key: did you mean acme?"
+    assert main(["node", str(tmp_path / "node.toml"), "--check"]) == 0
+    assert line in capsys.readouterr().out
 
 
 def test_what_differs_between_two_files(tmp_path: Path) -> None:

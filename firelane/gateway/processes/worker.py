@@ -156,6 +156,7 @@ class GatewayProcess:
         made = ReplicaSet(ejection=OutlierEjection(), first_id=first_id(self._number))
         self._models[model.names[0]] = made
         _set_up(made, model, recovers=recovers)
+        made.expects_first = True
         return made
 
     def _place(self, model: ServedModel) -> None:

@@ -149,7 +149,7 @@ class Line:
         self.receive_into(memoryview(body))
         try:
             message = _decoder.decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConnectionLostError(f"not a message: {error}") from error
         if isinstance(message, Refused):
             raise ConnectionLostError(message.reason)
