@@ -24,7 +24,7 @@ import numpy as np
 
 from firelane import env
 from firelane.backends.cpu.memory import shared_zeroed
-from firelane.contract import PageMemory
+from firelane.contract import HostPages
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
@@ -51,11 +51,11 @@ def copier() -> PageCopier:
     return page_copier(env.read().cache_dir)
 
 
-def pool(pages: int) -> tuple[PageMemory, KvCache]:
+def pool(pages: int) -> tuple[HostPages, KvCache]:
     fd, memory = shared_zeroed(pages * PAGE_BYTES, reserved=False)
     shaped = memory[: pages * PAGE_BYTES].reshape(pages, PAGE_BYTES)
     shaped[:] = np.arange(pages, dtype=np.uint8)[:, None]
-    described = PageMemory(pages=shaped, layout_id="benchmark", fd=fd)
+    described = HostPages(pages=shaped, layout_id="benchmark", fd=fd)
     return described, KvCache(pages, BLOCK)
 
 
@@ -75,7 +75,7 @@ def source_process(fds: list[int]) -> None:
     transfer.close()
 
 
-def reader(memory: PageMemory, kv: KvCache, transport: str) -> PeerTransfer:
+def reader(memory: HostPages, kv: KvCache, transport: str) -> PeerTransfer:
     """The transfer of an engine with these pages, which has others' in this way."""
     agents = HelperAgents() if transport == "nixl" else None
     exported = ExportedPool(memory, kv, "benchmark", copier())
@@ -115,7 +115,7 @@ def bandwidth(repeats: int) -> None:
 
 
 def in_turns(
-    memory: PageMemory, kv: KvCache, readers: dict[str, tuple[PeerTransfer, str]], repeats: int
+    memory: HostPages, kv: KvCache, readers: dict[str, tuple[PeerTransfer, str]], repeats: int
 ) -> dict[str, list[float]]:
     """Seconds of each copy of all pages."""
     wanted = kv.search.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firelane.contract import PageMemory
+from firelane.contract import HostPages
 from firelane.engine.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
 from firelane.kv.transfer import PlainCopier
@@ -31,7 +31,7 @@ class Core:
 
 def join(node, identity="model"):
     core = Core()
-    memory = PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="layout")
+    memory = HostPages(pages=np.zeros((4, 32), np.uint8), layout_id="layout")
     return core, EnginePeers(node.join(), core, memory, identity, PlainCopier())
 
 
@@ -147,6 +147,6 @@ def test_who_is_not_here_is_not_connected_again():
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("memory", [None, PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
+@pytest.mark.parametrize("memory", [None, HostPages(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
 def test_without_pages_or_a_socket_there_are_no_peers(memory):
     assert isinstance(connect_peers(None, Core(), memory, "model", PlainCopier()), NoPeers)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
 from firelane.backends.cpu.memory import shared_zeroed, zeroed
-from firelane.contract import PageMemory
+from firelane.contract import HostPages
 
 FORMAT = 1
 """Of keys and values inside of a page, as csrc/rope.h lays them out."""
@@ -38,9 +38,9 @@ class PagePool:
         self.pages = self.memory[:nbytes].reshape(num_pages, page_bytes)
 
     @property
-    def as_bytes(self) -> PageMemory:
+    def as_bytes(self) -> HostPages:
         """Valid until `release`."""
-        return PageMemory(pages=self.pages, layout_id=layout_id(self._layout), fd=self._fd)
+        return HostPages(pages=self.pages, layout_id=layout_id(self._layout), fd=self._fd)
 
     def release(self) -> None:
         """Close the file; idempotent. The mapping goes with the last reference to `pages`."""
@@ -64,12 +64,12 @@ class StatePool:
             self.memory = zeroed(nbytes)
 
     @property
-    def as_bytes(self) -> PageMemory | None:
+    def as_bytes(self) -> HostPages | None:
         """Each state a page; valid until `release`. None where there is no state."""
         if not self._nbytes:
             return None
         states = self.memory[: self._nbytes].reshape(self._layout.limits.num_states, -1)
-        return PageMemory(pages=states, layout_id=state_layout_id(self._layout), fd=self._fd)
+        return HostPages(pages=states, layout_id=state_layout_id(self._layout), fd=self._fd)
 
     def release(self) -> None:
         """As PagePool.release."""
