@@ -21,7 +21,7 @@ from firelane.kv.transfer.outgoing import Outgoing, Place, outgoing
 from firelane.kv.transfer.page_copy import LateError
 
 HANDSHAKE_S = 5.0
-NOWHERE = (-1, 0)
+NOWHERE: Place = (-1, 0)
 SEND_S = 30.0
 """After which a reader that takes nothing is given up."""
 
