@@ -243,6 +243,10 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     log_format: str = "text"
     """ "text" or "json"."""
 
+    @property
+    def reaches_pages(self) -> bool:
+        return super().reaches_pages or bool(self.kv_transfer_address)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.state_snapshot_interval < 1:

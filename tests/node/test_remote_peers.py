@@ -189,7 +189,7 @@ def test_each_engine_has_a_port(tmp_path):
         (["10.0.0.1:5600", "--take-over"], {}, "--take-over"),
         (["10.0.0.1:5600", "--engines", "10.0.0.2"], {}, "--engines"),
         (["10.0.0.1:5600"], {"prefix_cache": False}, "--no-prefix-cache"),
-        (["10.0.0.1:5600"], {"tensor_parallel_size": 2}, "--tensor-parallel-size 2"),
+        (["10.0.0.1:5600"], {"tensor_parallel_size": 2, "backend": "cuda"}, "--tensor-parallel-size 2"),
     ],
 )
 def test_what_is_refused(tmp_path, words, changes, why):
