@@ -28,7 +28,10 @@ from tests.models.families import make_checkpoint
 SIZES = {"max_num_seqs": 2, "max_num_batched_tokens": 40, "max_model_len": 64, "block_size": 16}
 RULE = SnapshotRule(interval=16, at_least=16)
 PROMPT = range(10, 47)
-FAMILIES = {"llama3": {"num_hidden_layers": 1}, "lfm2": {}}
+FAMILIES = {
+    "llama3": {"num_hidden_layers": 1},
+    "lfm2": {"num_hidden_layers": 2, "full_attn_idxs": [1]},
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
