@@ -28,6 +28,11 @@ class CopiedPages:
         return not self.is_away and self._host.write(pages, source, first)
 
 
+def copied(memory):
+    """The same pages, or None, as memory that is no array."""
+    return memory and CopiedPages(pages=memory.pages, layout_id=memory.layout_id)
+
+
 def array_of(memory):
     """uint8 [num_pages, page_bytes], of either kind."""
     return memory.array if memory.pages is None else memory.pages
