@@ -74,8 +74,12 @@ class DevicePages:
         self.num_pages, self.page_bytes = self._rows.shape
 
     def buffer(self, count: int) -> NDArray[np.uint8]:
-        """Pinned: the device copies to and from it by itself. Raises OutOfMemoryError."""
-        return self._device.pinned(count, self.page_bytes, dtype=torch.uint8).numpy()
+        """Pinned, which the device copies to and from by itself; as the system has it where none can be."""
+        try:
+            return self._device.pinned(count, self.page_bytes, dtype=torch.uint8).numpy()
+        except FirelaneError as error:
+            log.warning("kv_copy_not_pinned error=%r: copies of pages are slower", str(error))
+            return np.empty((count, self.page_bytes), np.uint8)
 
     def read(self, pages: Sequence[int], into: NDArray[np.uint8], first: int = 0) -> bool:
         with self._gate.passing() as is_open:

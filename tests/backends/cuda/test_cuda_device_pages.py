@@ -10,7 +10,7 @@ import torch
 
 from firelane.backends.cuda.device import WAIT_LIMIT_S
 from firelane.backends.cuda.device_pages import CopyGate, DevicePages
-from firelane.errors import MachineError
+from firelane.errors import MachineError, OutOfMemoryError
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.late_device import LateDevice
 
@@ -47,6 +47,20 @@ def test_bytes_of_pages(device: HostDevice, pool: torch.Tensor, first: int, nbyt
 def test_a_buffer_is_for_whole_pages(pool: torch.Tensor) -> None:
     buffer = pages_on(HostDevice(), pool).buffer(2)
     assert (buffer.shape, buffer.dtype, buffer.flags.c_contiguous) == ((2, 24), np.uint8, True)
+
+
+def test_where_nothing_more_can_be_pinned_copies_are_slower(
+    pool: torch.Tensor, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unpinned(HostDevice):
+        def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            raise OutOfMemoryError(f"pinning {shape} of {dtype}")
+
+    pages = pages_on(Unpinned(), pool)
+    buffer = pages.buffer(2)
+    assert pages.read([4, 1], buffer)
+    assert (buffer == whole(pool)[[4, 1]]).all()
+    assert "kv_copy_not_pinned" in caplog.text
 
 
 class HeldUp(HostDevice):
