@@ -19,8 +19,10 @@ Part = NDArray[np.uint8]
 
 class RankPages:
     """See PageMemory: a page of the group is what its ranks have of it, one after the other, each in memory
-    that this process maps. It has ended in all of them when the rank that draws has its tokens: the ranks of
-    the last stage meet behind their last layer in each step, and each stage has sent on what it has made.
+    that this process maps.
+
+    All ranks have written what a step writes when the one that draws has its tokens: those of the last stage
+    meet behind their last layer in each step, whatever rows it has, and the stages before have sent theirs.
     """
 
     pages = None
