@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from firelane.backends import cpu
 from firelane.backends.cpu import rank_group
+from firelane.backends.cpu.layout import Meeting
 from firelane.backends.cpu.rank_group import RankGroup
 from firelane.backends.cpu.rank_pages import RankPages
 from firelane.contract import Executor
@@ -19,12 +21,15 @@ from firelane.engine import pulls, tier_reads
 from firelane.engine.standby import EngineStandby
 from firelane.engine.tiers import open_tiers
 from firelane.engine_config import ExecutorConfig, TiersConfig
+from firelane.errors import UsageError
 from firelane.kv import SnapshotRule
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.parallel.ranks import RankLayout, rank_programs
+from firelane.program.ops import LatentCache, RopeAndCache
 from tests.engine.driver import Driver, make_request
 from tests.engine.handed_over import HandedOver, connected
-from tests.models.families import make_checkpoint
+from tests.models.families import FAMILIES, config_of, make_checkpoint
 
 FAMILY, DTYPE = "qwen3_next", "bfloat16"  # heads, and states of heads
 RULE = SnapshotRule(interval=16, at_least=16)
@@ -33,6 +38,7 @@ GROUPS = {
     "stages": (FAMILY, {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}),
     "one cache": ("deepseek_v3", {"expert_parallel_size": 2}),
 }
+WRITES = RopeAndCache | LatentCache
 pytestmark = pytest.mark.skipif(len(rank_group.usable_cores()) < 2, reason="ranks need a core each")
 
 
@@ -118,6 +124,26 @@ def test_some_bytes_of_a_page_are_read_and_written(first: int, nbytes: int) -> N
     assert memory.write([4], new, first)
     whole[4, first : first + nbytes] = new
     assert (np.concatenate(of_ranks, axis=1) == whole).all(), "these bytes, and no others"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least"),
+    [({"tp": 2}, 40), ({"tp": 2, "pp": 2}, 40), ({"ep": 2}, 15)],
+    ids=["2", "2 x 2", "ep 2"],
+)
+def test_ranks_meet_behind_all_that_a_step_writes(sizes: dict[str, int], least: int) -> None:
+    """So a page is whole when the rank that draws has its tokens: of all families that can be cut so."""
+    cut = 0
+    for family in FAMILIES:
+        program = load_program(config_of(family, DTYPE))
+        with suppress(UsageError):
+            ranks = RankLayout.of(program, **sizes)
+            for own in rank_programs(program, ranks, "")[ranks.sampler :]:
+                writes = [i for i, op in enumerate(own.ops) if isinstance(op, WRITES) or op.states]
+                meetings = [i for i, op in enumerate(own.ops) if isinstance(op, Meeting)]
+                assert max(meetings) > max(writes, default=-1), family
+            cut += 1
+    assert cut >= least
 
 
 def prompt(i: int) -> list[int]:
