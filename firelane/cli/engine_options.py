@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import positive_float, positive_int
+from firelane.cli.travelling_pages import check_travelling
 from firelane.errors import UsageError
 from firelane.gateway.routing_names import PAGE_AWARE, ROUTING
 
@@ -138,7 +139,7 @@ def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
         return True
     if arguments.prefill is not None or arguments.replicas == 1:
         raise UsageError("--share-pages is of --replicas: say with it how many engines there are")
-    _check_travelling(engine, "--share-pages")
+    check_travelling(engine, "--share-pages")
     return True
 
 
@@ -172,18 +173,5 @@ def _roles(arguments: argparse.Namespace, engine: EngineConfig) -> tuple[str, ..
         raise UsageError(
             f"--replicas beside {option}: the number of engines is said twice; leave out one or the other"
         )
-    _check_travelling(engine, option)
+    check_travelling(engine, option)
     return ("prefill",) * prefill + ("decode",) * decode
-
-
-def _check_travelling(engine: EngineConfig, option: str) -> None:
-    """Raises UsageError where pages of such engines do not travel, as the option wants it."""
-    from firelane.backends import takes_gpu
-
-    for is_wrong, given, why in (
-        (not engine.prefix_cache, "--no-prefix-cache", "pages are found by the prefix cache"),
-        (bool(engine.ranks_option), engine.ranks_option, "pages of several ranks do not travel"),
-        (takes_gpu(engine.backend), f"--backend {engine.backend}", "pages of a GPU do not travel"),
-    ):
-        if is_wrong:
-            raise UsageError(f"{given} beside {option}: {why}; leave out one or the other")

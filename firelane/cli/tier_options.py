@@ -20,7 +20,7 @@ TIER = "--kv-offloading-size or --kv-disk"
 
 def add_tiers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "tiers of the KV cache", "where pages lie that it has no room for; on a CPU (docs/kv-tiers.md)"
+        "tiers of the KV cache", "where pages lie that it has no room for (docs/kv-tiers.md)"
     )
     group.add_argument(
         "--kv-offloading-size",

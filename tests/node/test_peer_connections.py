@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from firelane.backends.cpu.memory import renew, shared_zeroed
-from firelane.contract import PageMemory
+from firelane.contract import HostPages
 from firelane.engine.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
 from firelane.kv.transfer import PlainCopier
@@ -29,7 +29,7 @@ class Core:
         self.kv = KvCache(4, 4)
         self._fd, self._bytes = shared_zeroed(4 * 32) if shared else (-1, np.zeros(4 * 32, np.uint8))
         pages = self._bytes[: 4 * 32].reshape(4, 32)
-        self.memory = PageMemory(pages=pages, layout_id="layout", fd=self._fd)
+        self.memory = HostPages(pages=pages, layout_id="layout", fd=self._fd)
 
     def publish(self, salt, value):
         """A page of this content; returns its name."""
@@ -247,6 +247,6 @@ def test_who_is_not_here_is_not_connected_again():
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("memory", [None, PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
+@pytest.mark.parametrize("memory", [None, HostPages(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
 def test_without_pages_or_a_socket_there_are_no_peers(memory):
     assert isinstance(connect_peers(None, Core(), memory, "model", PlainCopier()), NoPeers)

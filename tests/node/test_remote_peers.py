@@ -11,7 +11,7 @@ import pytest
 from firelane.cli import build_parser, router_options
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.router_options import with_routers
-from firelane.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.kv.transfer import PeerTransfer
@@ -214,7 +214,7 @@ def test_each_engine_has_a_port(tmp_path):
         (["10.0.0.1:5600"], {"key": "short"}, "FIRELANE_CLUSTER_KEY has 5 bytes"),
         (["10.0.0.1:5600", "--take-over"], {}, "--take-over"),
         (["10.0.0.1:5600"], {"prefix_cache": False}, "--no-prefix-cache"),
-        (["10.0.0.1:5600"], {"tensor_parallel_size": 2}, "--tensor-parallel-size 2"),
+        (["10.0.0.1:5600"], {"hosts": HostsConfig(count=2, own=0, address="h", port=1)}, "--nnodes 2"),
     ],
 )
 def test_what_is_refused(tmp_path, words, changes, why):
