@@ -45,11 +45,12 @@ class SimulatedEngine:
         self.name, self.role = name, role
         self.engine_id, self.pages_address = f"engine-{name}", ""
         self.life = int(name) + 1
-        self.load = Load()
+        self.prefill_tokens = 0
         self.flights: dict[int, InFlight] = {}
         self.leaving: set[int] = set()
         """Ids of requests that were taken back, until their end here has been heard of."""
         self._kind, self._timeline, self._on_frame = kind, timeline, on_frame
+        self._load = Load()
         self._inbox: list[Submit | Abort] = []
         self._ends_s = 0.0
         self._is_awake = False
@@ -63,12 +64,8 @@ class SimulatedEngine:
         self._core.have_pages_from(transfer)
 
     @property
-    def prefill_tokens(self) -> int:
-        return self.load.tokens
-
-    @property
     def queued(self) -> TenantLoad:
-        return self.load.queued
+        return self._load.queued
 
     @property
     def sequences(self) -> int:
@@ -90,19 +87,29 @@ class SimulatedEngine:
         """flight: None for a request that is only announced."""
         if flight is not None:
             self.flights[flight.id] = flight
-            self.load.add(flight)
+            self._load.add(flight)
+            self._count()
         self._inbox.append(Submit([request]))
         self._wake()
 
     def take_back(self) -> list[InFlight]:
         """All requests that it has; nothing more comes of them here."""
         flights, self.flights = list(self.flights.values()), {}
-        self.load.settle(self.flights)
+        self.settle()
         self.leaving.update(flight.id for flight in flights)
         if flights:
             self._inbox.append(Abort([flight.id for flight in flights]))
             self._wake()
         return flights
+
+    def settle(self) -> None:
+        """Call after each frame, and each request that has gone."""
+        self._load.settle(self.flights)
+        self._count()
+
+    def _count(self) -> None:
+        """As EngineLink does."""
+        self.prefill_tokens = self._load.left(self._timeline.now_s, self.token_ms)
 
     def _wake(self) -> None:
         if not self._is_awake:

@@ -63,6 +63,11 @@ class DisaggMachine:
         setup = Setup(model=described, device=found, max_num_seqs=MAX_NUM_SEQS)
         return cls(setup=setup, clock=DeviceClock(found, described), link_gbps=link_gbps)
 
+    @property
+    def doubled_chunk(self) -> int:
+        """Tokens of a step of engines that decode nothing: nobody waits between two tokens there."""
+        return 2 * self.setup.device.kernels.step_tokens
+
     def kind(self, chunk_tokens: int | None) -> EngineKind:
         """chunk_tokens: of a step, at most; None: the device's default."""
         program, kernels = self.setup.model.program, self.setup.device.kernels

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.load import TenantLoad
+from firelane.gateway.engines.load import TenantLoad, WorkLeft
 from firelane.wire.page_names import page_names
 
 PAGE_TOKENS = 64
@@ -81,7 +81,8 @@ class SimulatedEngine:
         self.speed = speed
         self.life = int(name) + 1
         self.kv_tokens = speed.kv_tokens
-        self.prefill_tokens = 0
+        self.prefill_tokens = self._waiting_tokens = 0
+        self._work = WorkLeft()
         self.queued: TenantLoad | None = None
         """It takes who came first."""
         self.step_ms, self.token_ms = 1000 * speed.step_s, 1000 / speed.prefill_tokens_per_s
@@ -100,10 +101,18 @@ class SimulatedEngine:
 
     def submit(self, job: Job) -> None:
         self._waiting.append(job)
-        self.prefill_tokens += _expected(job)
+        tokens = _expected(job)
+        self._work.added(tokens)
+        self._waiting_tokens += tokens
+        self.prefill_tokens += tokens
+
+    def _count(self, now_s: float) -> None:
+        """As EngineLink does with each frame."""
+        self.prefill_tokens = self._work.left(self._waiting_tokens, now_s, self.token_ms)
 
     def begin(self, now_s: float) -> float:
         """The end of the step that begins now."""
+        self._count(now_s)
         self._admit()
         speed, decoding = self.speed, len(self._decoding)
         computed, self._drawn = self._prefill(speed.chunk_tokens)
@@ -116,6 +125,7 @@ class SimulatedEngine:
         self._drawn = []
         for job in ended:
             self._end(job)
+        self._count(now_s)
         return ended
 
     def _admit(self) -> None:
@@ -151,7 +161,7 @@ class SimulatedEngine:
     def _begin_decode(self, drawn: list[Job], now_s: float) -> Iterable[Job]:
         for job in drawn:
             job.first_s = now_s
-            self.prefill_tokens -= _expected(job)
+            self._waiting_tokens -= _expected(job)
             output_tokens = len(job.output) // 4
             if output_tokens <= 1:
                 yield job

@@ -108,6 +108,12 @@ def _add_disagg(parser: argparse.ArgumentParser) -> None:
         help="tokens of a step of engines that do both; may be repeated (default: the device's)",
     )
     parser.add_argument(
+        "--prefill-chunk",
+        type=options.positive_int,
+        metavar="N",
+        help="tokens of a step of engines for prefill (default: twice the device's)",
+    )
+    parser.add_argument(
         "--seconds", type=options.positive_float, default=15.0, metavar="X", help="default: %(default)s"
     )
     parser.add_argument(
@@ -201,7 +207,8 @@ def _run_disagg(arguments: argparse.Namespace, environment: Environment) -> int:
     engines = arguments.engines
     both = [DisaggSetup(engines=engines, chunk_tokens=chunk) for chunk in arguments.chunk or [None]]
     parts = arguments.prefill or [max(1, engines * 3 // 4)]
-    apart = [DisaggSetup(engines=engines, prefill=prefill) for prefill in parts]
+    chunk = arguments.prefill_chunk or machine.doubled_chunk
+    apart = [DisaggSetup(engines=engines, prefill=prefill, chunk_tokens=chunk) for prefill in parts]
     loads = [
         DisaggLoad(name=arguments.load, rate=rate, seconds=arguments.seconds)
         for rate in arguments.rate or [4.0 * engines]

@@ -78,15 +78,36 @@ def test_a_prompt_at_an_engine_for_decode_holds_nobody_up_for_long(machine):
     assert max(stream.gaps_s) < 0.03
 
 
+def test_engines_for_decode_compute_what_would_wait_longer_elsewhere(machine):
+    """Two of four prompts that come at once: they would wait for as long as they take."""
+    streams = [Arrival(0.0, 200, 200), Arrival(0.001, 200, 200)]
+    prompts = [Arrival(0.1 + 0.001 * i, 16_000, 2) for i in range(4)]
+    clients = play(machine, ["prefill", "prefill", "decode", "decode"], *streams, *prompts)
+    ttfts = [client.times_s[0] - client.arrived_s for client in clients[2:]]
+    assert max(ttfts) < 1.6 * min(ttfts)
+    assert max(max(client.gaps_s) for client in clients[:2]) < 0.03
+
+
+def test_engines_for_prefill_take_longer_steps(machine):
+    """Nobody waits for them between two tokens."""
+    setup = DisaggSetup(engines=2, prefill=1, chunk_tokens=machine.doubled_chunk)
+    load = DisaggLoad(name="summaries", rate=0.5, seconds=4.0, warm_up_s=0.5)
+    (long,) = run_disagg(machine, [setup], [load], 1)
+    (usual,) = run_disagg(machine, [DisaggSetup(engines=2, prefill=1)], [load], 1)
+    assert (long.chunk_tokens, usual.chunk_tokens) == (4096, 2048)
+    assert long.ttft_p90_s < usual.ttft_p90_s
+    assert long.itl_p90_s == pytest.approx(usual.itl_p90_s, rel=0.05)
+
+
 def test_a_controller_gives_prompts_another_engine(machine):
-    """They come faster than one engine of three computes them; streams that it had go on elsewhere."""
-    requests = [Arrival(0.1 * i, 4000, 8) for i in range(80)]
+    """They come faster than three engines compute them, of which two decode; streams that the one had go on
+    elsewhere."""
+    requests = [Arrival(0.04 * i, 4000, 8) for i in range(160)]
     controller = RoleController(RoleTargets(ttft_s=0.2, itl_s=0.1), RoleRule(interval_s=1.0, dwell_s=3.0))
     roles = ["prefill", "decode", "decode"]
     run = DisaggRun(requests, roles, lambda _: machine.kind(None), controller)
     run.run()
-    assert run.split == (2, 1)
-    assert len(run.roles.changes) == 1
+    assert run.roles.changes[0].role == "prefill"
     assert all(len(client.times_s) == 8 for client in run.clients)
 
 

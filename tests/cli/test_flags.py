@@ -72,8 +72,8 @@ FLAGS = {
     "--json",
     "bench kernels": "MODEL --threads --weights --kv-cache-dtype --activation-dtype --isa --rows --json",
     "bench router": "--trace --policy --engines --seeds --json",
-    "bench disagg": "MODEL --device --load --rate --engines --prefill --chunk --seconds --link-gbps --seeds "
-    "--json",
+    "bench disagg": "MODEL --device --load --rate --engines --prefill --chunk --prefill-chunk --seconds "
+    "--link-gbps --seeds --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",

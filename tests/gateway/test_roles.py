@@ -17,13 +17,14 @@ from firelane.gateway.engines.roles import change_role, take_role
 from firelane.gateway.engines.routing import (
     BUSY_TOKENS,
     CHUNK_TOKENS,
+    SLOWER,
     SPARE_TOKENS,
     WORTH_TOKENS,
     Router,
 )
 from firelane.wire.frames import NewRequest, Sampling
 
-LONG = 2 * WORTH_TOKENS
+LONG, BUSY = 2 * WORTH_TOKENS, 4 * BUSY_TOKENS
 P, D, BOTH = "prefill", "decode", "both"
 
 
@@ -113,19 +114,19 @@ def test_one_engine_does_all(tokens, sampling, roles, where):
     play(scenario, *roles)
 
 
-def test_while_prompts_wait_an_engine_for_decode_takes_one_at_a_time():
+def test_while_prompts_wait_an_engine_for_decode_takes_those_that_it_computes_sooner():
+    """No engine has told its speed, so that prompts count as wholes until they draw."""
+
     async def scenario(scene):
-        first, _ = await scene.submit(tokens=BUSY_TOKENS + 1)
+        first, _ = await scene.submit(tokens=BUSY)
         assert scene.where() == [[first], []]
-        second, sink = await scene.submit(tokens=SPARE_TOKENS)
+        second, sink = await scene.submit(tokens=LONG)
         assert scene.where() == [[first], [second]]
         assert told(scene.engines[1]) == [(-1, len(ANSWER), "")]
-        third, _ = await scene.submit(tokens=LONG)
-        assert scene.where() == [[first, third], [second]]
-        scene.engines[1].step()
-        await until(lambda: len(sink.tokens) == 1)
-        fourth, _ = await scene.submit(tokens=LONG)
-        assert scene.where() == [[first, third], [second, fourth]]
+        third, _ = await scene.submit(tokens=BUSY)
+        assert scene.where() == [[first], [second, third]]
+        fourth, _ = await scene.submit(tokens=BUSY)  # not sooner there
+        assert scene.where() == [[first, fourth], [second, third]]
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)
 
@@ -134,12 +135,12 @@ def test_while_prompts_wait_an_engine_for_decode_takes_one_at_a_time():
 
 def test_prompts_keep_to_short_chunks_at_engines_for_decode_alone():
     async def scenario(scene):
-        await scene.submit(tokens=BUSY_TOKENS + 1)
+        await scene.submit(tokens=BUSY)
         await scene.submit(tokens=LONG)
         assert [*map(chunk_limits, scene.engines)] == [[0], [CHUNK_TOKENS]]
         await handed_over(scene)
         assert [*map(chunk_limits, scene.engines)] == [[0], [CHUNK_TOKENS] * 2]
-        assert 0 < CHUNK_TOKENS < BUSY_TOKENS
+        assert CHUNK_TOKENS > 0
 
     play(scenario, P, D)
 
@@ -157,31 +158,37 @@ def test_a_prompt_goes_on_without_the_limit_of_an_engine_that_has_died():
     play(scenario, P, D)
 
 
-def test_a_queue_of_no_more_than_a_few_steps_is_waited_for():
+@pytest.mark.parametrize(("ahead", "goes_there"), [(-2, False), (2, True)])
+def test_a_prompt_waits_for_as_long_as_beside_decodes_it_takes_longer(ahead, goes_there):
+    own = 4000
+
     async def scenario(scene):
-        ids = [(await scene.submit(tokens=tokens))[0] for tokens in (BUSY_TOKENS, LONG)]
-        assert scene.where() == [ids, []]
+        first, _ = await scene.submit(tokens=BUSY_TOKENS + round((SLOWER - 1) * own) + ahead)
+        second, _ = await scene.submit(tokens=own)
+        expected = [[first], [second]] if goes_there else [[first, second], []]
+        await until(lambda: scene.where() == expected)
 
     play(scenario, P, D)
 
 
-def test_a_long_prompt_waits_behind_as_many_tokens_as_beside_decodes_take_longer():
+def test_an_engine_for_decode_takes_no_more_prompts_than_it_can_spare():
+    """Its own streams wait for each of them."""
+
     async def scenario(scene):
-        ids = [(await scene.submit(tokens=tokens))[0] for tokens in (BUSY_TOKENS + 1, 2 * BUSY_TOKENS)]
-        await until(lambda: scene.where() == [ids, []])
-        third, _ = await scene.submit(tokens=2 * BUSY_TOKENS)
-        await until(lambda: scene.where() == [ids, [third]])
+        prompts = [(await scene.submit(tokens=8 * SPARE_TOKENS))[0]]
+        there = [(await scene.submit(tokens=SPARE_TOKENS // 2))[0] for _ in range(3)]
+        await until(lambda: scene.where() == [prompts + there[2:], there[:2]])
 
     play(scenario, P, D)
 
 
 def test_pages_that_travel_are_no_work_for_an_engine_that_decodes():
     async def scenario(scene):
-        prompts = [(await scene.submit(tokens=2 * BUSY_TOKENS))[0]]
+        prompts = [(await scene.submit(tokens=2 * BUSY))[0]]
         await handed_over(scene)
         assert scene.where() == [[], prompts]
-        assert scene.links[1].prefill_tokens < SPARE_TOKENS
-        prompts += [(await scene.submit(tokens=2 * BUSY_TOKENS))[0] for _ in range(2)]
+        assert scene.links[1].prefill_tokens < WORTH_TOKENS
+        prompts += [(await scene.submit(tokens=2 * BUSY))[0] for _ in range(2)]
         assert scene.where() == [prompts[1:2], [prompts[0], prompts[2]]]
 
     play(scenario, P, D)
@@ -189,7 +196,7 @@ def test_pages_that_travel_are_no_work_for_an_engine_that_decodes():
 
 def test_embeddings_wait_for_an_engine_for_prefill():
     async def scenario(scene):
-        first, _ = await scene.submit(tokens=BUSY_TOKENS + 1)
+        first, _ = await scene.submit(tokens=BUSY)
         scene.set.submit(
             NewRequest(id=99, prompt=b"\1\0\0\0" * LONG, sampling=Sampling(), pooling="last"), Sink()
         )

@@ -57,10 +57,11 @@ class EngineLink:
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
     kill the process; `process` tells how the system runs it. A request that has left an engine never comes
     back to the same process: tokens still on their way from there cannot be taken for those of its next life.
-    is_shared: other gateways have connections to it; is_remote: it is on another host. prefill_tokens: of
-    prompts that have not drawn yet, less those likely cached; queued: by tenant. sequences: in flight here,
-    also for other gateways, as far as told. role (unless another one was assigned), engine_id, kv_tokens: as
-    in Ready; so is pages_address, but "" of an engine here, whose peers are connected already.
+    is_shared: other gateways have connections to it; is_remote: it is on another host. prefill_tokens: likely
+    left, as of the last frame, of uncached prompts that have not drawn yet; queued: of all of these, by
+    tenant. sequences: in flight here, also for other gateways, as far as told. role (unless assigned),
+    engine_id, kv_tokens: as in Ready; so is pages_address, but "" of an engine here, whose peers are
+    connected already.
     """
 
     def __init__(
@@ -312,7 +313,8 @@ class EngineLink:
         """Call after each change of the requests in flight."""
         load, own = self._delivery.load, len(self._delivery.flights)
         is_fair = self.ready is not None and self.ready.scheduling_policy == "fair"
-        self.prefill_tokens, self.queued = load.tokens, load.queued if is_fair else None
+        self.prefill_tokens = load.left(time.monotonic(), self.token_ms)
+        self.queued = load.queued if is_fair else None
         self.sequences = max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     def _on_standby(self, frame: Asleep | Awake) -> None:

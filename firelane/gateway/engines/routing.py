@@ -22,12 +22,12 @@ from firelane.wire.cache_events import PageChanges, numbers_of
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
-BUSY_TOKENS, BUSY_SHARE = 8192, 0.75
-"""Prompt tokens that wait at an engine for prefill, beyond which one for decode computes the next prompt: so
-many, and so many for each of its own, since beside decodes a long prompt takes longer than its wait."""
-SPARE_TOKENS = 256
-"""Prompt tokens that an engine for decode may have while it still takes such a prompt."""
-CHUNK_TOKENS = 512
+BUSY_TOKENS, SLOWER = 512, 1.1
+"""An engine for decode takes a prompt where it has the first token sooner, by the time of so many tokens: its
+own streams pay for it. Beside them a token takes so many times as long as at an engine for prefill."""
+SPARE_TOKENS = 8192
+"""Prompt tokens that an engine for decode may have left while it still takes such a prompt."""
+CHUNK_TOKENS = 448
 """Tokens of a prompt in one step of an engine for decode that has other requests, too."""
 NO_ROLES = {"both"}
 
@@ -67,9 +67,9 @@ class Route(NamedTuple, Generic[EngineT]):
 
 
 class Router:
-    """Prompts go to engines for prefill, and from there to those for decode. While the former are busy, each
-    of the latter does all of one prompt at a time. Where either kind is missing, the other one does all.
-    Without roles, or for requests that have no output, one engine does all; it may have pages of others
+    """Prompts go to engines for prefill, and from there to those for decode. While the former are busy, the
+    latter do all of those that they compute clearly sooner. Where either kind is missing, the other one does
+    all. Without roles, or for requests that have no output, one engine does all; it may have pages of others
     (peer_pages)."""
 
     def __init__(
@@ -126,8 +126,10 @@ class Router:
         if decoders and (flight.tokens or _is_short(flight)):
             return Route(self._go_on(flight, decoders))
         spare = [] if flight.request.pooling else [link for link in decoders if _is_spare(link)]
-        if spare and self._prompts.choose(flight, prefillers).prefill_tokens > _worth_waiting(flight):
-            return Route(_sent(self._decodes, flight, spare))
+        if spare:
+            link = self._decodes.choose(flight, spare)
+            if _is_sooner(flight, link, self._prompts.choose(flight, prefillers)):
+                return Route(_sent(self._decodes, flight, [link]))
         link = _sent(self._prompts, flight, prefillers)
         takers = [one for one in decoders if one.engine_id] if _gives_pages(link) else []
         goes_on = takers and _goes_on(flight)
@@ -165,9 +167,10 @@ def _assigned(flight: InFlight, link: EngineT) -> EngineT:
     return link
 
 
-def _worth_waiting(flight: InFlight) -> float:
-    """Tokens before this prompt at an engine for prefill, up to which it waits there."""
-    return max(BUSY_TOKENS, BUSY_SHARE * (len(flight.request.prompt) // 4))
+def _is_sooner(flight: InFlight, decoder: RoutedEngine, prefiller: RoutedEngine) -> bool:
+    """The engine for decode is likely to have the prompt's first token clearly before the one for prefill."""
+    own = len(flight.request.prompt) // 4
+    return BUSY_TOKENS + SLOWER * (decoder.prefill_tokens + own) < prefiller.prefill_tokens + own
 
 
 def _gives_pages(link: RoutedEngine) -> bool:
