@@ -1,13 +1,13 @@
 """Faults of processes and of the network, under load: no request may fail, and each answer has the bytes that
 it has without faults.
 
-    python benchmarks/cluster_faults.py roles|hosts|servers [--events 50] [--seconds 400] [--results FILE]
+    python benchmarks/cluster_faults.py SETTING [--events 50] [--seconds 400] [--results FILE]
     python benchmarks/cluster_faults.py table --results FILE
 
-Each event is a fault that has come least often so far, at a random place, while streams run; the next one
-comes when all engines serve again and each stream has gone on. A line of JSON is written to FILE behind each
-event; with the same FILE a run that was ended goes on. `hosts` and `servers` lose packets between network
-namespaces, and need root. The settings are described in fault_settings.py.
+SETTING is roles, hosts, host-roles or servers: see fault_settings.py. Each event is a fault that
+has come least often so far, at a random place, while streams run; the next one comes when all engines serve
+again and each stream has gone on. A line of JSON is written to FILE behind each event; with the same FILE a
+run that was ended goes on. All but `roles` lose packets between network namespaces, and need root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fault_settings import SETTINGS, Setting, wait
+from fault_acts import wait
+from fault_settings import SETTINGS, Setting
 from fault_streams import Streams
 
 PIECES = 8

@@ -1,7 +1,8 @@
 """Page transfer between two engines of one machine.
 
     python benchmarks/page_transfer.py bandwidth        pages by shared memory, TCP, and NIXL where it is
-                                                        installed, beside memcpy; UCX_TLS=tcp: NIXL over TCP
+                                                        installed, beside memcpy; UCX_TLS=tcp: NIXL over TCP;
+                                                        pages of two ranks, which are copied at both ends
     python benchmarks/page_transfer.py handover MODEL   from the first token of a long prompt at one engine
                                                         to the first step at another one that has its pages
 
@@ -24,7 +25,8 @@ import numpy as np
 
 from firelane import env
 from firelane.backends.cpu.memory import shared_zeroed
-from firelane.contract import PageMemory
+from firelane.backends.cpu.rank_pages import RankPages
+from firelane.contract import HostPages
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
@@ -51,34 +53,39 @@ def copier() -> PageCopier:
     return page_copier(env.read().cache_dir)
 
 
-def pool(pages: int) -> tuple[PageMemory, KvCache]:
+def pool(pages: int) -> tuple[HostPages, KvCache]:
     fd, memory = shared_zeroed(pages * PAGE_BYTES, reserved=False)
     shaped = memory[: pages * PAGE_BYTES].reshape(pages, PAGE_BYTES)
     shaped[:] = np.arange(pages, dtype=np.uint8)[:, None]
-    described = PageMemory(pages=shaped, layout_id="benchmark", fd=fd)
+    described = HostPages(pages=shaped, layout_id="benchmark", fd=fd)
     return described, KvCache(pages, BLOCK)
 
 
-def source_process(fds: list[int]) -> None:
-    """The other process: all pages have names; serves until its standard input ends."""
+def source_process(ends: list[str]) -> None:
+    """The other process: all pages have names; serves until its standard input ends. ends: way=descriptor."""
     memory, kv = pool(PAGES)
     transfer = reader(memory, kv, "nixl" if is_installed() else "tcp")
+    of_ranks = reader(memory, kv, "ranks")
     tokens, chain = prompt(PAGES * BLOCK), kv.chain(b"")
     tables = kv.share(len(tokens), kv.search.no_hit)
     kv.reserve(tables, kv.search.no_hit)
     kv.publish(tables, chain, tokens, PAGES)
     transfer.prepare()
     sys.stdin.readline()  # the readers are ready, too
-    for fd in fds:
-        transfer.export(socket.socket(fileno=fd))
+    for end in ends:
+        way, _, fd = end.partition("=")
+        (of_ranks if way == "ranks" else transfer).export(socket.socket(fileno=int(fd)))
     sys.stdin.read()
+    of_ranks.close()
     transfer.close()
 
 
-def reader(memory: PageMemory, kv: KvCache, transport: str) -> PeerTransfer:
+def reader(memory: HostPages, kv: KvCache, transport: str) -> PeerTransfer:
     """The transfer of an engine with these pages, which has others' in this way."""
     agents = HelperAgents() if transport == "nixl" else None
-    exported = ExportedPool(memory, kv, "benchmark", copier())
+    pages, half = memory.pages, PAGE_BYTES // 2
+    of_ranks = RankPages([pages[:, :half], pages[:, half:]], memory.layout_id)
+    exported = ExportedPool(of_ranks if transport == "ranks" else memory, kv, "benchmark", copier())
     return PeerTransfer(exported, maps=transport != "tcp" and agents is None, nixl=agents)
 
 
@@ -89,12 +96,13 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def bandwidth(repeats: int) -> None:
-    ends = {"shm": socket.socketpair(), "tcp": tcp_pair()}
+    ends = {"shm": socket.socketpair(), "tcp": tcp_pair(), "ranks": socket.socketpair()}
     if is_installed():
         ends["nixl"] = tcp_pair()
-    fds = [theirs.fileno() for _, theirs in ends.values()]
+    fds = {name: theirs.fileno() for name, (_, theirs) in ends.items()}
+    words = [f"{name}={fd}" for name, fd in fds.items()]
     process = subprocess.Popen(
-        [sys.executable, __file__, SIDE, *map(str, fds)], pass_fds=fds, stdin=subprocess.PIPE
+        [sys.executable, __file__, SIDE, *words], pass_fds=list(fds.values()), stdin=subprocess.PIPE
     )
     memory, kv = pool(PAGES)
     transfers = {name: reader(memory, kv, name) for name in ends}
@@ -106,7 +114,7 @@ def bandwidth(repeats: int) -> None:
     for name, (ours, theirs) in ends.items():
         theirs.close()
         readers[name] = transfers[name], transfers[name].attach(ours)
-        assert transfers[name].transport(readers[name][1]) == name
+        assert transfers[name].transport(readers[name][1]) == ("tcp" if name == "ranks" else name)
     report(memory.pages.nbytes, in_turns(memory, kv, readers, repeats))
     process.stdin.close()
     process.wait()
@@ -115,7 +123,7 @@ def bandwidth(repeats: int) -> None:
 
 
 def in_turns(
-    memory: PageMemory, kv: KvCache, readers: dict[str, tuple[PeerTransfer, str]], repeats: int
+    memory: HostPages, kv: KvCache, readers: dict[str, tuple[PeerTransfer, str]], repeats: int
 ) -> dict[str, list[float]]:
     """Seconds of each copy of all pages."""
     wanted = kv.search.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
@@ -238,7 +246,7 @@ def one_handover(source: Engine, reader: Engine, engine_id: str, tokens: int, in
 
 def main() -> None:
     if SIDE in sys.argv:
-        source_process([int(fd) for fd in sys.argv[2:]])
+        source_process(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=["bandwidth", "handover"])

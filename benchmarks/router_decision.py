@@ -18,6 +18,7 @@ from statistics import median
 from firelane.gateway.engines.ejection import OutlierEjection
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.load import Queued, TenantLoad
 from firelane.gateway.engines.page_record import PageRecord
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.routing import POLICIES, Router
@@ -34,8 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--policy", action="append", choices=tuple(POLICIES))
     parser.add_argument("--tokens", type=int, action="append", help="of a prompt")
+    parser.add_argument("--tenants", type=int, default=1, help="whose prompts wait at each engine")
     options = parser.parse_args()
-    engines = ReplicaSet([_link(i) for i in range(ENGINES)])
+    engines = ReplicaSet([_link(i, options.tenants) for i in range(ENGINES)])
     tracemalloc.start()
     record, known = _record(engines.links)
     print(f"{len(record):,} pages, {tracemalloc.get_traced_memory()[0] / 1e6:.0f} MB")
@@ -55,7 +57,7 @@ def _router(name: str, record: PageRecord) -> Router:
     return Router(POLICIES[name](record), POLICIES[name](record))
 
 
-def _link(number: int) -> EngineLink:
+def _link(number: int, tenants: int) -> EngineLink:
     link = EngineLink(name=str(number))
     link.serve(
         Ready(
@@ -66,6 +68,9 @@ def _link(number: int) -> EngineLink:
     )
     link.sequences, link.step_ms, link.token_ms = 4, 8.0 + number % 3, 0.06
     link.prefill_tokens = sum(100 * (1 + (number + i) % 7) for i in range(4))
+    link.queued = TenantLoad(Queued(), Queued())
+    for i in range(tenants):
+        link.queued.interactive.change(str(i) if i else "", 1.0, link.prefill_tokens // tenants)
     return link
 
 

@@ -130,7 +130,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     "library" takes the vendor's, which does neither."""
     kv_cache_memory: str = "private"
     """Memory of the KV cache on a CPU, one of KV_CACHE_MEMORY: "shared" is a file in memory that another
-    process can map."""
+    process can map; of several ranks it is one that the engine's process maps."""
     kv_cache_dtype: str = "auto"
     """Numbers of the KV cache, one of KV_CACHE_DTYPES: "auto" those that the model computes with; "int8" and
     "fp8" (e4m3) take half the memory of bf16 on a CPU, with a scale for each token and head, and change
@@ -168,9 +168,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             kv_cache_memory=KV_CACHE_MEMORY,
             kv_cache_dtype=KV_CACHE_DTYPES,
         )
-        if self.tiers is not None and self.ranks_option:
+        if self.tiers is not None and self.hosts is not None:
             raise UsageError(
-                f"{self.tiers.option}: pages of several ranks ({self.ranks_option}) have no tiers"
+                f"{self.tiers.option}: pages of ranks on several hosts (--nnodes {self.hosts.count}) have no "
+                "tiers; leave it out"
             )
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
@@ -188,6 +189,11 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The options that ask for several ranks, as they are given; "" of one rank."""
         sizes = {kind: getattr(self, f"{kind}_parallel_size") for kind in ("tensor", "expert", "pipeline")}
         return " ".join(f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1)
+
+    @property
+    def reaches_pages(self) -> bool:
+        """The engine's process is to read and write all pages of the KV cache, also those of other ranks."""
+        return self.tiers is not None or self.kv_cache_memory == "shared"
 
     @property
     def rounds(self) -> bool:
@@ -236,6 +242,10 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     """Processors that the process may use; None: those of its parent."""
     log_format: str = "text"
     """ "text" or "json"."""
+
+    @property
+    def reaches_pages(self) -> bool:
+        return super().reaches_pages or bool(self.kv_transfer_address)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -77,6 +77,11 @@ def cluster_key(file: Path | None, fallback: str) -> bytes:
         key = fallback.encode() if file is None else read_regular(file.expanduser()).strip()
     except OSError as error:
         raise UsageError(f"{source}: {error.strerror}") from error
+    if not key and file is None:
+        raise UsageError(
+            "hosts of a cluster share a secret: give --cluster-key-file FILE, or FIRELANE_CLUSTER_KEY "
+            "(openssl rand -hex 32 makes one)"
+        )
     if len(key) < LEAST_KEY_BYTES:
         raise UsageError(
             f"{source} has {len(key)} bytes: hosts share a secret of {LEAST_KEY_BYTES} or more, the same on "

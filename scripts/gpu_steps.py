@@ -72,6 +72,9 @@ HOST_TESTS = tuple(
         "bench_serving",
     )
 )
+# Of engines with tiers and with others beside them: they want what a server does.
+PAGES_TESTS = ("tests/backends/cuda/test_cuda_travelling_pages.py",)
+NO_KERNEL_TESTS = (*HOST_TESTS, *ENGINE_TESTS, *PAGES_TESTS)
 # One worker a test, and none waits for a file. Warnings of packages that are newer than those that the tests
 # are run with elsewhere are no failures.
 PYTEST = (
@@ -94,7 +97,7 @@ STEPS = (
     Step(name="limits", command=("benchmarks/cuda_limits.py", "--out", "{tables}"), least_s=15, limit_s=90),
     Step(
         name="kernel-tests",
-        command=(*PYTEST, "tests/backends/cuda", *(f"--ignore={f}" for f in (*HOST_TESTS, *ENGINE_TESTS))),
+        command=(*PYTEST, "tests/backends/cuda", *(f"--ignore={f}" for f in NO_KERNEL_TESTS)),
         least_s=45,
         limit_s=220,
         needs=(*KERNELS, *TESTED_WITH),
@@ -120,7 +123,7 @@ STEPS = (
     Step(name="steps", command=("benchmarks/cuda_steps.py", *CACHED), least_s=60, limit_s=180),
     Step(
         name="device-tests",
-        command=(*PYTEST, "tests/gpu"),
+        command=(*PYTEST, "tests/gpu", *PAGES_TESTS),
         least_s=60,
         limit_s=260,
         needs=(*SERVER, *TESTED_WITH),

@@ -61,7 +61,7 @@ def test_every_step_fits_into_a_call_and_its_files_are_there(check: ModuleType) 
 
 def test_every_file_of_tests_is_in_the_plan_once_or_for_the_host(check: ModuleType) -> None:
     planned = sys.modules["gpu_steps"]
-    known = {*planned.ENGINE_TESTS, *planned.HOST_TESTS}
+    known = {*planned.ENGINE_TESTS, *planned.HOST_TESTS, *planned.PAGES_TESTS}
     there = {
         f"tests/backends/cuda/{p.name}" for p in (ROOT / "tests" / "backends" / "cuda").glob("test_*.py")
     }
@@ -69,6 +69,7 @@ def test_every_file_of_tests_is_in_the_plan_once_or_for_the_host(check: ModuleTy
     steps = {s.name: s.command for s in check.STEPS}
     assert known == {part.removeprefix("--ignore=") for part in steps["kernel-tests"] if "--ignore=" in part}
     assert set(planned.ENGINE_TESTS) <= set(steps["engine-tests"])
+    assert set(planned.PAGES_TESTS) <= set(steps["device-tests"])
 
 
 def test_tests_of_kernels_need_nothing_of_the_base_install(check: ModuleType) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Annotated, Any
 
 import msgspec
@@ -81,17 +82,22 @@ def keep_seconds(value: Any) -> float | None:
     if isinstance(value, str) and (seconds := _go_duration(value)) is not None:
         return seconds
     raise RequestError(
-        f'`keep_alive` is {value!r}: give seconds, or a duration such as "5m"', param="keep_alive"
+        f'`keep_alive` is {reprlib.repr(value)}: give seconds, or a duration such as "5m"', param="keep_alive"
     )
 
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+_PART = re.compile(_NUMBER + "(h|ms|m|s|us|ns)")
+# Each part ends in a unit: a text can be read in one way alone, in time proportional to its length.
+_DURATION = re.compile(f"-?(?:{_NUMBER}|(?:{_PART.pattern})+)")
 
 
 def _go_duration(text: str) -> float | None:
     """None for what is no duration."""
-    if not re.fullmatch(r"-?(\d+(\.\d+)?(h|ms|m|s|us|ns)?)+", text):
+    if (found := _DURATION.fullmatch(text)) is None:
         return None
-    parts = re.findall(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|ns)?", text)
-    total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+    if found[1] is not None:
+        return float(text)
+    total = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     return -total if text.startswith("-") else total

@@ -81,8 +81,11 @@ def _check_for_gpu(config: ExecutorConfig) -> None:
             f"--kv-cache-dtype {config.kv_cache_code}: a GPU's KV cache keeps the numbers that the model "
             "computes with; leave it out"
         )
-    if config.tiers is not None:
-        raise UsageError(f"{config.tiers.option}: pages of a GPU have no tiers yet; leave it out")
+    if config.tiers is not None and config.ranks > 1:
+        raise UsageError(
+            f"{config.tiers.option}: pages of several GPUs ({config.ranks_option}) have no tiers; leave it "
+            "out"
+        )
     if config.activation_dtype != "bf16":
         raise UsageError(
             f"--activation-dtype {config.activation_dtype}: a GPU multiplies bf16 numbers; leave it out"

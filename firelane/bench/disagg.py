@@ -59,11 +59,12 @@ class DisaggFigures:
     lasted_s: float
 
 
-class _Client:
+class SimulatedClient:
     """The sink of a request: the times of its tokens."""
 
-    def __init__(self, arrived_s: float, prompt_tokens: int) -> None:
-        self.arrived_s, self.prompt_tokens = arrived_s, prompt_tokens
+    def __init__(self, arrival: Arrival) -> None:
+        self.arrived_s, self.prompt_tokens = arrival.at_s, arrival.prompt_tokens
+        self.tenant = arrival.tenant
         self.times_s: list[float] = []
         self.has_ended = False
 
@@ -97,11 +98,12 @@ class DisaggRun:
         roles: Sequence[str],
         kind_of: KindOf,
         controller: RoleController | None = None,
+        router: Router | None = None,
     ) -> None:
-        """controller: None = engines keep their roles."""
+        """controller: None = engines keep their roles. router: None = that of least tokens."""
         self.timeline = Timeline()
-        self.clients: list[_Client] = []
-        self._router = Router()
+        self.clients: list[SimulatedClient] = []
+        self._router = router or Router()
         self._engines = [
             SimulatedEngine(str(i), role, kind_of(role), self.timeline, self._on_frame)
             for i, role in enumerate(roles)
@@ -139,15 +141,16 @@ class DisaggRun:
         engine.role = role
         if role == "prefill":
             for flight in engine.take_back():
-                flight.pages_at = engine.engine_id
+                flight.have_pages_of(engine)
                 self._send(flight)
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
-        client = _Client(self.timeline.now_s, arrival.prompt_tokens)
+        client = SimulatedClient(arrival)
         self.clients.append(client)
         sampling = Sampling(seed=number, max_tokens=arrival.output_tokens)
         prompt = prompt_of(number, arrival.prompt_tokens)
-        self._send(InFlight(NewRequest(id=number, prompt=prompt, sampling=sampling), client))
+        request = NewRequest(id=number, prompt=prompt, sampling=sampling, tenant=arrival.tenant)
+        self._send(InFlight(request, client))
 
     def _send(self, flight: InFlight) -> None:
         """As ReplicaSet does."""
@@ -160,7 +163,7 @@ class DisaggRun:
         self._later(lambda: engine.submit(request, flight))
         if then is not None:
             flight.next_engine = then.engine_id
-            expected = flight.announcement(engine.engine_id)
+            expected = flight.announcement(engine)
             self._later(lambda: then.submit(expected))
 
     def _on_frame(self, engine: SimulatedEngine, frame: StepFrame) -> None:
@@ -183,7 +186,7 @@ class DisaggRun:
                 continue
             engine.settle()
             if flight.goes_on(finished.reason):
-                flight.pages_at = engine.engine_id
+                flight.have_pages_of(engine)
                 self._send(flight)
             else:
                 flight.finish()

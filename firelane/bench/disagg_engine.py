@@ -12,7 +12,7 @@ from firelane.bench.disagg_transfer import PageLink, SimulatedTransfer
 from firelane.contract import StepInputs, StepLimits
 from firelane.engine.core import EngineCore
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.load import Load
+from firelane.gateway.engines.load import Load, TenantLoad
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Abort, NewRequest, Rejected, StepFrame, Submit
 
@@ -43,7 +43,7 @@ class SimulatedEngine:
         on_frame: Callable[[SimulatedEngine, StepFrame], None],
     ) -> None:
         self.name, self.role = name, role
-        self.engine_id = f"engine-{name}"
+        self.engine_id, self.pages_address = f"engine-{name}", ""
         self.life = int(name) + 1
         self.prefill_tokens = 0
         self.flights: dict[int, InFlight] = {}
@@ -62,6 +62,10 @@ class SimulatedEngine:
     def connect(self, peers: dict[str, SimulatedTransfer]) -> None:
         transfer = SimulatedTransfer(self._timeline, self._kind.link, self._core.kv, self.engine_id, peers)
         self._core.have_pages_from(transfer)
+
+    @property
+    def queued(self) -> TenantLoad:
+        return self._load.queued
 
     @property
     def sequences(self) -> int:

@@ -19,6 +19,7 @@ class Arrival(NamedTuple):
     at_s: float
     prompt_tokens: int
     output_tokens: int
+    tenant: str = ""
 
 
 Lengths = Callable[[Generator], tuple[int, int]]

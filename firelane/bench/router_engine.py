@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.load import WorkLeft
+from firelane.gateway.engines.load import TenantLoad, WorkLeft
 from firelane.wire.page_names import page_names
 
 PAGE_TOKENS = 64
@@ -83,6 +83,8 @@ class SimulatedEngine:
         self.kv_tokens = speed.kv_tokens
         self.prefill_tokens = self._waiting_tokens = 0
         self._work = WorkLeft()
+        self.queued: TenantLoad | None = None
+        """It takes who came first."""
         self.step_ms, self.token_ms = 1000 * speed.step_s, 1000 / speed.prefill_tokens_per_s
         self.is_busy = False
         self._cache = PageCache(speed.kv_tokens // PAGE_TOKENS)

@@ -80,13 +80,16 @@ class _Parser(argparse.ArgumentParser):
         choice = INVALID_COMMAND.search(message)
         super().error(message + (_meant(choice[1], COMMAND_NAMES) if choice else ""))
 
-    def all_options(self) -> list[str]:
-        """Its own, and those of commands below it."""
-        found = [name for action in self._actions for name in action.option_strings]
+    def own_options(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
+
+    def name_parsers(self) -> None:
+        """Have the namespace tell the parser of the command that was given: this one, or one below it."""
+        self.set_defaults(parser=self)
         for action in self._actions:
             below = action.choices.values() if isinstance(action.choices, dict) else ()
-            found += [name for sub in below if isinstance(sub, _Parser) for name in sub.all_options()]
-        return found
+            for sub in (sub for sub in below if isinstance(sub, _Parser)):
+                sub.name_parsers()
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -95,7 +98,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         own: _Parser = getattr(arguments, "parser", parser)
-        meant = _meant(unknown[0], own.all_options())
+        meant = _meant(unknown[0], own.own_options())
         own.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return arguments
 
@@ -118,7 +121,8 @@ def build_parser() -> _Parser:
         summary = (command.__doc__ or "").partition("\n")[0]
         sub = commands.add_parser(name, help=summary, description=summary)
         command.add_arguments(sub)
-        sub.set_defaults(run=command.run, parser=sub)
+        sub.set_defaults(run=command.run)
+    parser.name_parsers()
     return parser
 
 

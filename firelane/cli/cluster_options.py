@@ -103,7 +103,8 @@ def _check_alone(arguments: argparse.Namespace) -> None:
     for option in _of_engines(arguments.parser):
         if getattr(arguments, option.dest) != option.default:
             name = option.option_strings[0]
-            raise UsageError(f"{name} beside --engines: give it to `firelane engine`, on their hosts")
+            given = f"--role {option.dest}" if option.dest in ("prefill", "decode") else "it"
+            raise UsageError(f"{name} beside --engines: give {given} to `firelane engine`, on their hosts")
 
 
 def _of_engines(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -112,12 +113,13 @@ def _of_engines(parser: argparse.ArgumentParser) -> list[argparse.Action]:
         "replicas",
         "prefill",
         "decode",
-        "role_controller",
-        "share_pages",
         "no_sandbox",
         "nnodes",
         "node_rank",
         "master_addr",
+        "cluster_key_file",
+        "kv_transfer_address",
+        "kv_transport",
     }
     return [
         action

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from firelane.cli import cluster_options, engine_options, options, tier_options
+from firelane.cli import cluster_options, engine_options, options, page_options, tier_options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_engine(parser)
     tier_options.add_tiers(parser)
+    page_options.add_pages(parser)
     engine_options.add_care(parser.add_argument_group("care of the engine"))
 
 
@@ -68,5 +69,5 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     )
     options.log_resolved("engine", engine, as_json=arguments.log_format == "json")
     engine_options.tell_sandbox(engine, environment)
-    own = engine_options.cared_for(arguments, engine)
+    own = page_options.with_pages(arguments, engine_options.cared_for(arguments, engine), environment)
     return serve_engine(own, address, context, display, arguments.drain_timeout)

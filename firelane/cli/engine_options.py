@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import positive_float, positive_int
+from firelane.cli.travelling_pages import check_travelling
 from firelane.errors import UsageError
 from firelane.gateway.routing_names import PAGE_AWARE, ROUTING
 
@@ -41,7 +42,7 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         "--role-controller",
         metavar="TARGETS",
         help="change the roles of engines while they serve, so that nine of ten requests keep to these "
-        "latencies: ttft=500ms,itl=50ms (needs --prefill and --decode)",
+        "latencies: ttft=500ms,itl=50ms (needs --prefill and --decode, or --engines that have roles)",
     )
     group.add_argument(
         "--routing",
@@ -134,25 +135,28 @@ def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
     """Raises UsageError."""
     if not arguments.share_pages:
         return False
+    if _are_elsewhere(arguments):
+        return True
     if arguments.prefill is not None or arguments.replicas == 1:
         raise UsageError("--share-pages is of --replicas: say with it how many engines there are")
-    if getattr(arguments, "gateways", 1) > 1:
-        raise UsageError("--gateways beside --share-pages: each knows its own prompts alone; leave out one")
-    _check_travelling(engine, "--share-pages")
+    check_travelling(engine, "--share-pages")
     return True
 
 
-def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | None:
-    """Targets of --role-controller. gateways: processes of the server. Raises UsageError."""
+def _are_elsewhere(arguments: argparse.Namespace) -> bool:
+    """Engines are on other hosts, and know themselves whether their pages travel."""
+    return getattr(arguments, "engines", None) is not None
+
+
+def role_targets(arguments: argparse.Namespace) -> RoleTargets | None:
+    """Targets of --role-controller. Raises UsageError."""
     from firelane.gateway.engines.role_targets import OPTION, RoleTargets
 
     text: str | None = arguments.role_controller
     if text is None:
         return None
-    if arguments.prefill is None:
+    if arguments.prefill is None and not _are_elsewhere(arguments):
         raise UsageError(f"{OPTION}: there are no roles to change; give --prefill and --decode, too")
-    if gateways > 1:
-        raise UsageError(f"--gateways beside {OPTION}: roles are changed by one gateway alone; leave it out")
     return RoleTargets.parse(text)
 
 
@@ -169,18 +173,5 @@ def _roles(arguments: argparse.Namespace, engine: EngineConfig) -> tuple[str, ..
         raise UsageError(
             f"--replicas beside {option}: the number of engines is said twice; leave out one or the other"
         )
-    _check_travelling(engine, option)
+    check_travelling(engine, option)
     return ("prefill",) * prefill + ("decode",) * decode
-
-
-def _check_travelling(engine: EngineConfig, option: str) -> None:
-    """Raises UsageError where pages of such engines do not travel, as the option wants it."""
-    from firelane.backends import takes_gpu
-
-    for is_wrong, given, why in (
-        (not engine.prefix_cache, "--no-prefix-cache", "pages are found by the prefix cache"),
-        (bool(engine.ranks_option), engine.ranks_option, "pages of several ranks do not travel"),
-        (takes_gpu(engine.backend), f"--backend {engine.backend}", "pages of a GPU do not travel"),
-    ):
-        if is_wrong:
-            raise UsageError(f"{given} beside {option}: {why}; leave out one or the other")

@@ -62,7 +62,9 @@ class _Service:
         self._name = options.engine.model_dir.name
         self._failure: FirelaneError | None = None
         self._began_s, self._port, self._served = time.perf_counter(), 0, False
-        self._fleet: Fleet[EngineLink] = Fleet(options.configs(), self, is_shared=True)
+        self._fleet: Fleet[EngineLink] = Fleet(
+            options.configs(), self, is_shared=True, remote=options.remote_peers
+        )
         self._engines = GatewayEngines(
             options,
             self._on_progress,
@@ -130,9 +132,10 @@ class _Service:
         address = str(self._address._replace(port=self._port))
         if self._lines is not None:
             self._lines.ready(self._name, ready)
-            self._lines.listening(self._name, address, ready_s)
+            self._lines.listening(self._name, address, ready_s, ready)
         else:
-            event(log, "listening", {"model": self._name, "address": address, "ready_s": round(ready_s, 3)})
+            fields = {"model": self._name, "address": address, "ready_s": round(ready_s, 3)}
+            event(log, "listening", {**fields, "role": ready.role, "pages_address": ready.pages_address})
         systemd.notify("READY=1")
 
     def on_exit(self, replica: str, ended: EngineExit) -> None:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
+from firelane.backends import takes_gpu
 from firelane.cluster.config import RemoteConfig
 from firelane.engine_config import EngineConfig
 from firelane.gateway.kv_events.config import KvEventsConfig
@@ -55,7 +56,8 @@ class EngineOptions:
         if not self.roles and not self.shares_pages:
             return configs
         # In shared memory, where pages can be: the other engines map it.
-        memory = "private" if self.engine.backend in ("cuda", "null") else "shared"
+        is_private = self.engine.backend == "null" or takes_gpu(self.engine.backend)
+        memory = "private" if is_private else "shared"
         return [
             msgspec.structs.replace(config, role=role, kv_cache_memory=memory)
             for config, role in zip(configs, self.roles or ("both",) * len(configs), strict=True)

@@ -23,6 +23,11 @@ class EngineSharing(Protocol):
         """A new engine. acceptor: the socket over which connections go there; owned from now on."""
         ...
 
+    def assign(self, place: int, role: str) -> None:
+        """The part of requests that they send to the engines of this place from now on; "": the engine's
+        own."""
+        ...
+
     def retire(self, place: int) -> None: ...
     def is_held(self, place: int) -> bool:
         """They have requests of a retired engine."""
@@ -58,6 +63,9 @@ class OneGateway:
             acceptor.close()
         else:
             self._on_engine(acceptor)
+
+    def assign(self, place: int, role: str) -> None:
+        pass
 
     def retire(self, place: int) -> None:
         pass

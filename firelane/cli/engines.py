@@ -33,16 +33,25 @@ class GatewayEngines:
         self._model, self._sharing = model, sharing
         self._places: dict[EngineLink, int] = {}
         self._events = make_feed(options.kv_events)
-        self.replicas = ReplicaSet(
-            recovery=Resume() if options.recovery else NoRecovery(),
-            router=Router.of(options.routing, shares_pages=options.shares_pages),
-            ejection=OutlierEjection(),
+        self.replicas = ReplicaSet(ejection=OutlierEjection())
+        self._set_up(options)
+        self._on_progress, self._on_loading = on_progress, on_loading
+        self._on_asleep, self._on_awake = on_asleep, on_awake
+
+    def _set_up(self, options: EngineOptions) -> None:
+        self.replicas.set_up(
+            Resume() if options.recovery else NoRecovery(),
+            Router.of(options.routing, shares_pages=options.shares_pages),
         )
         self._deadlines = Deadlines(
             silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
         )
-        self._on_progress, self._on_loading = on_progress, on_loading
-        self._on_asleep, self._on_awake = on_asleep, on_awake
+
+    def reconfigure(self, options: EngineOptions) -> None:
+        """Other engines from now on, of which there is none yet."""
+        for link in list(self.replicas.links):
+            self.remove(link)
+        self._set_up(options)
 
     @property
     def serves(self) -> bool:
@@ -56,14 +65,21 @@ class GatewayEngines:
         link = EngineLink(name=name, watch=Heartbeat(self._deadlines))
         link.on_progress, link.on_loading = self._on_progress, self._on_loading
         link.on_asleep, link.on_awake = self._on_asleep, self._on_awake
+        link.on_down = self._on_down
         sharing, place = self._sharing, self._sharing.place()
         self._places[link] = place
         link.is_shared = sharing.is_shared
         if sharing.is_shared:
+            link.on_role = lambda role: sharing.assign(place, role)
             link.on_acceptor = lambda acceptor: sharing.add(place, self._model, name, acceptor)
         self._events.follow(link)
         self.replicas.add(link)
         return link
+
+    def _on_down(self, reason: str) -> None:
+        """Nobody waits for it to come back from standby."""
+        del reason
+        self._on_awake()
 
     def remove(self, link: EngineLink) -> None:
         self._sharing.remove(self._places.pop(link))

@@ -138,6 +138,9 @@ class SeveralProcesses:
     def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
         self._pool.engines.add(place, model, replica, acceptor)
 
+    def assign(self, place: int, role: str) -> None:
+        self._pool.engines.assign(place, role)
+
     def retire(self, place: int) -> None:
         self._pool.engines.retire(place)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from firelane.engine_config import EngineConfig, HostsConfig
 
 DEFAULT_PORT = 29501
+KEY_FILE = "--cluster-key-file"
 MODULE = "firelane.engine.headless"
 GROUP_ENDED = 75
 """Exit code of a host that may attach again (backends.cpu.rank_host.GroupEndedError)."""
@@ -49,18 +50,22 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
         metavar="HOST[:PORT]",
         help=f"address of host 0 that the others reach (default: LWS_LEADER_ADDRESS; port {DEFAULT_PORT})",
     )
-    group.add_argument(
-        "--cluster-key-file",
-        type=Path,
-        metavar="FILE",
-        help="with a secret of at least 16 bytes that all hosts share (default: FIRELANE_CLUSTER_KEY)",
-    )
+    add_key_file(group, "that all hosts share")
     group.add_argument(
         "--node-timeout",
         type=positive_float,
         default=300.0,
         metavar="S",
         help="seconds for all hosts to be there (default: %(default)s)",
+    )
+
+
+def add_key_file(group: Any, whose: str) -> None:
+    group.add_argument(
+        KEY_FILE,
+        type=Path,
+        metavar="FILE",
+        help=f"with a secret of at least 16 bytes {whose} (default: FIRELANE_CLUSTER_KEY)",
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.errors import FirelaneError
+from firelane.gateway.engines.link_state import LinkState
 from firelane.node.fleet import Fleet, GroupOf, Link
 from firelane.node.memory_groups import NO_GROUPS
 from firelane.node.supervisor import EngineExit
@@ -59,6 +60,7 @@ class ModelEngines:
         self.replicas: ReplicaSet | None = None
         self.served: ServedModel | None = None
         self.has_served = False
+        self._engine_bytes = 0
         self._server = server
         self._ends: GatewayEngines | None = None
         self._turn = asyncio.Lock()
@@ -75,7 +77,7 @@ class ModelEngines:
             server.on_progress,
             lambda loading: server.on_loading(name, loading),
             self._on_asleep,
-            lambda: server.on_awake(name),
+            self._on_awake,
             model=name,
             sharing=self._sharing,
         )
@@ -122,8 +124,9 @@ class ModelEngines:
 
     @property
     def ready_bytes(self) -> int:
-        sizes = None if self.replicas is None else self.replicas.sizes
-        return 0 if sizes is None else sizes.weights_bytes + sizes.kv_bytes + sizes.states_bytes
+        """As much for each engine as the one that was ready last has told: others may be on their way."""
+        links = [] if self.replicas is None else self.replicas.links
+        return self._engine_bytes * (self.options.replicas if self.options.remote is None else len(links))
 
     @property
     def standby_bytes(self) -> int:
@@ -137,10 +140,9 @@ class ModelEngines:
     async def reconfigure(self, options: EngineOptions) -> None:
         """Other engines from now on. There is none when this is called."""
         async with self._turn:
-            self.options = options
+            self.options, self._engine_bytes = options, 0
             if self._ends is not None:
-                for link in list(self._ends.replicas.links):
-                    self._ends.remove(link)
+                self._ends.reconfigure(options)
             self.fleet = self._fleet()
             if self._ends is not None:
                 await self.fleet.connect(self._ends)
@@ -165,10 +167,17 @@ class ModelEngines:
             self.replicas.wake()
 
     def _on_asleep(self) -> None:
-        """One of them: the last one counts."""
+        """One of them: the last one counts. One that has ended is not waited for."""
         links = [] if self.replicas is None else self.replicas.links
-        if not self.serves and all(link.asleep is not None for link in links):
+        gone = LinkState.DEAD
+        if not self.serves and all(link.asleep is not None or link.state is gone for link in links):
             self._server.on_asleep(self.name)
+
+    def _on_awake(self) -> None:
+        """As `_on_asleep`."""
+        links = [] if self.replicas is None else self.replicas.links
+        if self.serves and not any(link.state is LinkState.STANDBY for link in links):
+            self._server.on_awake(self.name)
 
     # ---- what its fleet tells
 
@@ -176,6 +185,7 @@ class ModelEngines:
         """The first one is told by the start's lines."""
         level = logging.INFO if self.has_served or self.options.engine.log_format == "json" else logging.DEBUG
         self.has_served = True
+        self._engine_bytes = ready.weights_bytes + ready.kv_bytes + ready.states_bytes
         log.log(
             level,
             "engine_ready model=%s replica=%s pid=%d max_model_len=%d max_num_seqs=%d kv_tokens=%d "

@@ -6,16 +6,22 @@ SIGHUP reads the file again; SIGINT or SIGTERM ends the node as they end `serve`
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firelane.cli import options, serve
+from firelane.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firelane.cli.node_plan import ModelSetup, NodePlan
+    from firelane.cli.node_setup import NodeSetup
     from firelane.env import Environment
+
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,13 +50,22 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     setup = reader.read()
     if arguments.check:
         display.close()
-        print("\n".join(setup.lines()))
+        print("\n".join([*setup.lines(), *setup.unknown_tenants()]))
         return 0
+    _warn(setup)
     options.log_resolved("gateway", setup.gateway, as_json=arguments.log_format == "json")
 
     def reread() -> tuple[NodePlan, Sequence[ModelSetup]]:
         found = reader.read()
+        _warn(found)
         return found.plan, found.models
 
     plan = replace(setup.plan, groups=delegated_groups())
     return run_service(setup.gateway, setup.models, display, plan, reread)
+
+
+def _warn(setup: NodeSetup) -> None:
+    """Log what is likely to be a mistake. A wrong key file is told by whoever reads it for the gateway."""
+    with contextlib.suppress(UsageError):
+        for line in setup.unknown_tenants():
+            log.warning("tenant_unknown %s", line)

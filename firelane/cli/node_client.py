@@ -95,7 +95,7 @@ def roles(arguments: argparse.Namespace) -> list[str]:
         query = "" if arguments.model is None else f"?model={quote(arguments.model)}"
         found = _ask(arguments, f"/admin/engines{query}", None, within_s=ANSWER_S)
     elif arguments.role is None:
-        raise UsageError(f"engine {arguments.engine}: say prefill or decode behind it")
+        raise UsageError(f"engine {arguments.engine}: say prefill, decode or both behind it")
     else:
         body = {"engine": arguments.engine, "role": arguments.role, "model": arguments.model}
         found = _ask(arguments, "/admin/engines/role", body, within_s=ANSWER_S)

@@ -43,7 +43,8 @@ def gib(nbytes: int) -> str:
 
 
 def need_of(engine: EngineConfig, replicas: int) -> Need:
-    """Weights count once for each replica: on a GPU each has its own. Raises ModelError, UsageError."""
+    """replicas: engines, whatever their roles. Weights count once for each: on a GPU each has its own. Raises
+    ModelError, UsageError."""
     program = _program(engine)
     weights = program.weights_bytes
     if engine.weights in QUANTIZING:
@@ -53,15 +54,15 @@ def need_of(engine: EngineConfig, replicas: int) -> Need:
     return Need(weights=weights * replicas, kv=kv)
 
 
-def default_kv_bytes(engine: EngineConfig, budget: int) -> EngineConfig:
-    """With a size of the KV cache where none is given: as much as the weights take, at most 1 GiB or what
-    they leave of the budget, and enough for one sequence.
+def default_kv_bytes(engine: EngineConfig, budget: int, engines: int = 1) -> EngineConfig:
+    """With a size of the KV cache of all engines where none is given: as much as the weights take, at most
+    1 GiB or what they leave of the budget, and enough for one sequence on each.
     """
     if engine.kv_cache_bytes is not None:
         return engine
     program = _program(engine)
-    left = max(0, budget - program.weights_bytes)
-    kv = max(_one_sequence(program, engine), min(program.weights_bytes, MOST_DEFAULT_KV, left))
+    left = max(0, budget - engines * program.weights_bytes)
+    kv = max(engines * _one_sequence(program, engine), min(program.weights_bytes, MOST_DEFAULT_KV, left))
     return msgspec.structs.replace(engine, kv_cache_bytes=max(kv, 1))
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from firelane.cli import engine_options, gateway_options, options, serve, tier_options
+from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.node_need import Need, default_kv_bytes, gib, need_of
 from firelane.cli.node_plan import ModelSetup, NodePlan
-from firelane.cli.option_table import OptionTable
+from firelane.cli.option_table import OptionTable, key_of
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.engines.role_targets import RoleTargets
 from firelane.node.config import ModelEntry, NodeConfig, read_config
+from firelane.node.toml_file import meant
 from firelane.sources.locate import Source
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
@@ -48,6 +53,20 @@ class NodeSetup:
         total = sum(model.policy.need_bytes for model in self.models)
         return [*lines, f"together {gib(total)}, budget {gib(self.plan.policy.budget_bytes or 0)}"]
 
+    def unknown_tenants(self) -> list[str]:
+        """Lines for people: tenants of models that the key file lacks. Raises UsageError for that file."""
+        from firelane.gateway.tenants.keyfile import read_key_file
+
+        if self.gateway.api_keys is None:
+            return []
+        known = read_key_file(self.gateway.api_keys).tenants
+        return [
+            f"{model.name}: {self.gateway.api_keys} has no tenant {name!r} with a key{meant(name, known)}"
+            for model in self.models
+            for name in model.gateway.tenants or ()
+            if name not in known
+        ]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
@@ -56,8 +75,7 @@ class _Model:
     entry: ModelEntry
     source: Source
     gateway: ModelConfig
-    engine: EngineConfig
-    options: argparse.Namespace
+    engines: EngineOptions
     need: Need | None
 
     @property
@@ -98,6 +116,7 @@ class NodeReader:
         config.file.check_keys(("server",), self._server.keys)
         config.file.check_keys(("engine",), self._engine.keys)
         server = self._namespace(config)
+        _check_tenants(config, server)
         budget = config.policy.budget_bytes or self._default_budget
         models = [self._model_of(config, entry, server, budget) for entry in config.models]
         _check_budget(config, models, budget)
@@ -105,7 +124,7 @@ class NodeReader:
         def made(model: _Model, index: int) -> ModelSetup:
             return ModelSetup(
                 gateway=model.gateway,
-                engines=engine_options.engine_options(model.options, model.engine, len(models), index),
+                engines=dataclasses.replace(model.engines, models=len(models), index=index),
                 policy=dataclasses.replace(model.entry.policy, need_bytes=model.need_bytes),
                 source=model.source,
                 when_here=functools.partial(when_here, model.entry, index),
@@ -137,16 +156,16 @@ class NodeReader:
     ) -> _Model:
         chosen = self._options(config, entry)
         source = Source(self._source(entry.source), self._environment.cache_dir)
-        try:
+        with _at_model(config, entry):
             directory = source.locate()
             engine = self._engine_of(directory, chosen, server)
-            need = None
-            if directory is not None:
-                engine = default_kv_bytes(engine, budget)
-                need = need_of(engine, chosen.replicas)
-            targets = engine_options.role_targets(chosen, server.gateways)
-        except FirelaneError as error:
-            raise config.file.error(("models", entry.name), str(error)) from error
+        engines, targets = self._engines(config, entry, chosen, engine)
+        need = None
+        if directory is not None:
+            with _at_model(config, entry):
+                engine = default_kv_bytes(engines.engine, budget, engines.replicas)
+                need = need_of(engine, engines.replicas)
+            engines = dataclasses.replace(engines, engine=engine)
         gateway = ModelConfig(
             model_dir=directory,
             tokenizer_dir=engine.tokenizer_dir,
@@ -158,8 +177,24 @@ class NodeReader:
             tenants=entry.tenants,
             routing=chosen.routing,
             role_targets=targets,
+            shares_pages=engines.shares_pages,
         )
-        return _Model(entry=entry, source=source, gateway=gateway, engine=engine, options=chosen, need=need)
+        return _Model(entry=entry, source=source, gateway=gateway, engines=engines, need=need)
+
+    def _engines(
+        self, config: NodeConfig, entry: ModelEntry, chosen: argparse.Namespace, engine: EngineConfig
+    ) -> tuple[EngineOptions, RoleTargets | None]:
+        """How many engines there are, and what each does. Raises UsageError at the key that it names
+        first."""
+        try:
+            return engine_options.engine_options(chosen, engine, 1), engine_options.role_targets(chosen)
+        except UsageError as error:
+            own, shared = ("models", entry.name), ("engine",)
+            places = {key: (*shared, key) for key in config.engine}
+            places |= {key: (*own, key) for key in entry.options}
+            named = [key for key in map(key_of, OPTION.findall(str(error))) if key in places]
+            at = places[named[0]] if named else own
+            raise config.file.error(at, OPTION.sub(_as_key, str(error))) from error
 
     def _options(self, config: NodeConfig, entry: ModelEntry) -> argparse.Namespace:
         """Options of one model's engines: its own, those of all, and defaults."""
@@ -202,10 +237,24 @@ class NodeReader:
             raise config.file.error(("server",), str(error)) from error
 
 
+OPTION = re.compile(r"--[a-z][a-z-]*")
 ENGINE = (options.add_engine, engine_options.add_replicas, tier_options.add_tiers)
 """Functions that add the options of a model's engines."""
 BUDGET_SHARE = 0.8
 """Of the memory that is free at the start, where the file names no budget."""
+
+
+def _as_key(option: re.Match[str]) -> str:
+    return key_of(option[0])
+
+
+@contextlib.contextmanager
+def _at_model(config: NodeConfig, entry: ModelEntry) -> Generator[None]:
+    """An error, at the model's table."""
+    try:
+        yield
+    except FirelaneError as error:
+        raise config.file.error(("models", entry.name), str(error)) from error
 
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
@@ -214,6 +263,14 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reasoning-parser", choices=(*REASONING_PARSERS, *REASONING_ALIASES), default="auto"
     )
+
+
+def _check_tenants(config: NodeConfig, server: argparse.Namespace) -> None:
+    """Raises UsageError for a model that nobody may use, as there are no keys."""
+    for entry in config.models:
+        if entry.tenants is not None and server.api_keys is None:
+            at = ("models", entry.name, "tenants")
+            raise config.file.error(at, "without server.api_keys there are no tenants")
 
 
 def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None:
@@ -233,7 +290,7 @@ def _check_fits(config: NodeConfig, model: _Model, models: list[_Model], budget:
     """Raises UsageError for a model that does not fit beside those that are pinned."""
     beside = sum(one.need_bytes for one in models if one.entry.policy.pinned and one is not model)
     if model.need_bytes + beside > budget:
-        others = f" beside {gib(beside)} of pinned models" if beside else ""
+        others = f", {gib(beside)} of it for pinned models" if beside else ""
         raise config.file.error(
             ("models", model.entry.name),
             f"it needs {model.need}, and the node has {gib(budget)}{others}: raise "

@@ -19,7 +19,7 @@ class OptionTable(argparse.ArgumentParser):
         for one in add:
             one(self)
         self._by_key = {
-            option.removeprefix("--").replace("-", "_"): action
+            key_of(option): action
             for action in self._actions
             for option in action.option_strings[:1]
             if option not in without
@@ -43,6 +43,11 @@ class OptionTable(argparse.ArgumentParser):
 
     def defaults(self) -> dict[str, Any]:
         return {action.dest: action.default for action in self._by_key.values()}
+
+
+def key_of(option: str) -> str:
+    """The key of an option."""
+    return option.removeprefix("--").replace("-", "_")
 
 
 def _converted(action: argparse.Action, value: Any, directory: Path) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 GIB = 1 << 30
+T = TypeVar("T")
 
 MODEL_HELP = (
     "directory in Hugging Face layout, GGUF file, hub id, or address in an object store (s3://bucket/path) "
@@ -14,31 +16,38 @@ MODEL_HELP = (
 
 
 def positive_int(text: str) -> int:
-    value = int(text)
+    value = _number(text, int, "a whole number")
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value
 
 
 def count(text: str) -> int:
-    value = int(text)
+    value = _number(text, int, "a whole number")
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
     return value
 
 
 def positive_float(text: str) -> float:
-    value = float(text)
+    value = _number(text, float, "a number")
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
 
 
 def port(text: str) -> int:
-    value = int(text)
+    value = _number(text, int, "a whole number")
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535; 0 takes a free one)")
     return value
+
+
+def _number(text: str, kind: Callable[[str], T], what: str) -> T:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from firelane.cli.travelling_pages import check_mapped, check_travelling, refuse
 from firelane.errors import UsageError
 from firelane.nixl.installed import is_installed
 
@@ -29,18 +30,22 @@ def add_routers(parser: argparse.ArgumentParser) -> None:
         "outside (needs the extra `kv-events`); for example "
         """'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'""",
     )
-    group.add_argument(
-        TRANSFER,
-        metavar="IP:PORT",
-        help="exchange pages of the KV cache with engines of other servers, where requests have "
+    add_transfer(
+        group,
+        "exchange pages of the KV cache with engines of other servers, where requests have "
         "kv_transfer_params; they reach this one's first engine there (needs --cluster-key-file)",
     )
+
+
+def add_transfer(group: Any, does: str) -> None:
+    """The address of pages, and their way, to a group. does: help of the former."""
+    group.add_argument(TRANSFER, metavar="IP:PORT", help=does)
     group.add_argument(
         TRANSPORT,
         choices=("tcp", "nixl"),
         default="tcp",
         help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
-        "where both servers have it (needs the extra `rdma`; default: tcp)",
+        "where both ends have it (needs the extra `rdma`; default: tcp)",
     )
 
 
@@ -68,7 +73,7 @@ def _kv_events(arguments: argparse.Namespace, options: EngineOptions) -> KvEvent
     config = None if text is None else KvEventsConfig.parse(text)
     if config is None:
         return None
-    _refuse(
+    refuse(
         OPTION,
         (bool(arguments.engines), "--engines", "engines of other hosts do not tell of their caches"),
         (options.models > 1, "several models", "subscribers tell engines apart by their ports"),
@@ -84,9 +89,8 @@ def _remote_peers(
     text: str | None = arguments.kv_transfer_address
     if text is None:
         return None
-    _refuse(
+    refuse(
         TRANSFER,
-        (bool(arguments.engines), "--engines", "pages of engines of other hosts do not travel"),
         (options.models > 1, "several models", "each engine has a port of its own"),
         (arguments.take_over, "--take-over", "the server before has the port"),
     )
@@ -101,6 +105,7 @@ def with_nixl(engine: EngineConfig, remote: RemotePeersConfig | None) -> EngineC
         raise UsageError(f"{TRANSPORT} nixl: give {TRANSFER}, from which other servers have pages, too")
     if not is_installed():
         raise UsageError(f"{TRANSPORT} nixl: NIXL is not installed; pip install 'firelane[rdma]'")
+    check_mapped(engine, f"{TRANSPORT} nixl")
     memory = "private" if engine.backend == "null" else "shared"
     return msgspec.structs.replace(engine, kv_transport="nixl", kv_cache_memory=memory)
 
@@ -110,24 +115,12 @@ def page_exchange(
 ) -> RemotePeersConfig:
     """Exchange of pages between so many engines and those of other servers, from the address `text` on.
     Raises UsageError."""
-    from firelane.backends import takes_gpu
     from firelane.node.remote_peers import RemotePeersConfig
     from firelane.storage import cluster_key
 
     host, port = _address(TRANSFER, text, engines)
-    _refuse(
-        TRANSFER,
-        (not engine.prefix_cache, "--no-prefix-cache", "pages are found by the prefix cache"),
-        (bool(engine.ranks_option), engine.ranks_option, "pages of several ranks do not travel"),
-        (takes_gpu(engine.backend), f"--backend {engine.backend}", "pages of a GPU do not travel"),
-    )
+    check_travelling(engine, TRANSFER)
     return RemotePeersConfig(host, port, cluster_key(key_file, settings.cluster_key))
-
-
-def _refuse(option: str, *cases: tuple[bool, str, str]) -> None:
-    for is_wrong, given, why in cases:
-        if is_wrong:
-            raise UsageError(f"{given} beside {option}: {why}; leave out one or the other")
 
 
 def _address(option: str, text: str, engines: int) -> tuple[str, int]:

@@ -272,7 +272,8 @@ def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) ->
             tool_parser=arguments.tool_parser,
             reasoning_parser=arguments.reasoning_parser,
             routing=arguments.routing,
-            role_targets=engine_options.role_targets(arguments, arguments.gateways),
+            role_targets=engine_options.role_targets(arguments),
+            shares_pages=arguments.share_pages,
         )
         for names, model_dir in found
     ]

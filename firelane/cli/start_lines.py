@@ -40,9 +40,10 @@ class StartLines:
         self._display.close()
         self._say("serving", f"{', '.join(names)} at {url} after {ready_s:.2f} s{note}; Ctrl-C ends it")
 
-    def listening(self, name: str, address: str, ready_s: float) -> None:
+    def listening(self, name: str, address: str, ready_s: float, ready: Ready) -> None:
         """Of an engine for gateways elsewhere."""
-        self._say("engine", f"{name} at {address} after {ready_s:.2f} s; Ctrl-C ends it")
+        after = f"after {ready_s:.2f} s{role_text(ready)}"
+        self._say("engine", f"{name} at {address} {after}; Ctrl-C ends it")
 
     def _say(self, label: str, text: str) -> None:
         self._display.say(f"{label:<{LABEL_WIDTH}}{text}")
@@ -58,6 +59,14 @@ def cache_text(ready: Ready) -> str:
 def products_text(ready: Ready) -> str:
     """Of an engine whose products are not those of its model's numbers."""
     return "" if ready.activation_dtype == "bf16" else f"products of {ready.activation_dtype} activations; "
+
+
+def role_text(ready: Ready) -> str:
+    """Of an engine whose pages travel to other hosts."""
+    if not ready.pages_address:
+        return ""
+    role = "" if ready.role == "both" else f"; for {ready.role}"
+    return f"{role}; pages at {ready.pages_address}"
 
 
 def states_text(ready: Ready) -> str:

@@ -20,7 +20,7 @@ TIER = "--kv-offloading-size or --kv-disk"
 
 def add_tiers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "tiers of the KV cache", "where pages lie that it has no room for; on a CPU (docs/kv-tiers.md)"
+        "tiers of the KV cache", "where pages lie that it has no room for (docs/kv-tiers.md)"
     )
     group.add_argument(
         "--kv-offloading-size",
@@ -105,8 +105,12 @@ def _directory(path: Path) -> Path:
         status = path.stat()
     except OSError as error:
         raise UsageError(f"--kv-disk {path}: {error.strerror or error}") from None
+    # Its group may: volumes of Kubernetes belong to root and the pod's fsGroup.
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
-        raise UsageError(f"--kv-disk {path}: other users can put pages there; take a directory of your own")
+        raise UsageError(
+            f"--kv-disk {path}: other users can put pages there; chmod o-w it, or take a directory of "
+            "your own"
+        )
     if not os.access(path, os.W_OK | os.X_OK):
         raise UsageError(f"--kv-disk {path}: it cannot be written to; take another one")
     return path

@@ -100,7 +100,13 @@ class _Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = f" ({exc})" if exc else ""
+        if self._is_secured:  # TLS 1.3 refuses a client's certificate behind the handshake
+            why += ": it may not trust this gateway's certificate, or that has expired"
         self._fail(DialError(f"the host closed the connection before the hello's end{why}"))
+
+    @property
+    def _is_secured(self) -> bool:
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     def _fail(self, error: DialError) -> None:
         if not self.dialed.done():

@@ -2,7 +2,7 @@
 
 from firelane.contract.executor import Executor, ProgressCallback
 from firelane.contract.limits import EMBED, SAMPLE, SCORE, StepLimits
-from firelane.contract.pages import PageMemory
+from firelane.contract.pages import HostPages, PageMemory
 from firelane.contract.resolve import BackendDefaults, resolve_limits, smallest_limits
 from firelane.contract.slots import SAMPLING_DTYPE, SlotState, shared_memory
 from firelane.contract.span import CAUSAL, KEY_TILE, Causal, Chunk, Span, Window, kept_from, reach
@@ -28,6 +28,7 @@ __all__ = [
     "Chunk",
     "Executor",
     "GivenBack",
+    "HostPages",
     "PageMemory",
     "ProgressCallback",
     "SlotState",

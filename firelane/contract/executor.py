@@ -58,7 +58,7 @@ class Executor(Protocol):
 
     @property
     def page_memory(self) -> PageMemory | None:
-        """The KV cache as bytes; None where the host does not reach it, or it lies in several places."""
+        """The KV cache as bytes; None where this process does not reach all of it."""
         ...
 
     @property

@@ -113,6 +113,11 @@ class EngineCore:
         self._page_pulls = PagePulls(self.kv, transfer, self._pulls, spare_pages, self._clock)
         self._prerequisites.sources += (self._page_pulls,)
 
+    def expect_nothing(self) -> None:
+        """Requests that were announced do not come."""
+        if self._page_pulls is not None:
+            self._page_pulls.expect_nothing()
+
     def have_tiers(self, tiers: TieredPages) -> None:
         """From now on requests wait for pages that `tiers` have, and do not have those from other engines.
         Before the first step; the caller keeps `tiers`."""

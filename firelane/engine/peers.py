@@ -11,7 +11,18 @@ from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
 from firelane.kv.transfer import ExportedPool, KVPeerError, PageCopier, PeerTransfer
 from firelane.nixl.processes import AgentProcesses
-from firelane.wire.peers import PeerConnection, PeerLost, PeerMissing, PeerReady, PeerSought, receive, send
+from firelane.wire.peers import (
+    PeerAway,
+    PeerConnection,
+    PeerGone,
+    PeerLost,
+    PeerMessage,
+    PeerMissing,
+    PeerReady,
+    PeerSought,
+    receive,
+    send,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +48,9 @@ class EnginePeers:
         self._pool = ExportedPool(memory, core.kv, identity, copier, states)
         self._transfer = PeerTransfer(self._pool, nixl=agents, on_lost=self._lost, on_sought=self._seek)
         core.have_pages_from(self._transfer, address)
+        self._sleeps = False
+        self._guard = threading.Lock()
+        """Held while pages may be touched, or given to others, that a standby gives back."""
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self._thread.start()
 
@@ -51,21 +65,49 @@ class EnginePeers:
         self._sock.close()
         self._transfer.close()
 
+    def standby(self) -> None:
+        """Hang up: others let go of this engine's memory. Until `wake` nobody is connected."""
+        self._sleeps = True
+        with self._guard:
+            with suppress(OSError):
+                send(self._sock, PeerAway())
+            self._transfer.hang_up()
+
+    def wake(self) -> None:
+        """Be connected to the others again, as soon as the pages are there: memory counts for the control
+        group of whoever touches it first, which is to be this engine's."""
+        self._sleeps = False
+        threading.Thread(target=self._greet, daemon=True).start()
+
     def _run(self) -> None:
-        self._transfer.prepare()
+        self._greet()
         with suppress(OSError):  # whoever has started this engine is gone, and it follows
-            send(self._sock, PeerReady(self.engine_id))
             while (received := receive(self._sock)) is not None:
                 message, fds = received
-                if isinstance(message, PeerConnection) and fds:
-                    self._connect(message, socket.socket(fileno=fds[0]))
-                elif isinstance(message, PeerMissing):
-                    log.info("peer_missing engine_id=%s: its pages are computed", message.engine_id)
-                    self._transfer.give_up(message.engine_id)
+                self._act(message, [socket.socket(fileno=fd) for fd in fds])
+
+    def _greet(self) -> None:
+        with self._guard, suppress(OSError):
+            if not self._sleeps:
+                self._transfer.prepare()
+                send(self._sock, PeerReady(self.engine_id))
+
+    def _act(self, message: PeerMessage, socks: list[socket.socket]) -> None:
+        if isinstance(message, PeerConnection) and socks:
+            self._connect(message, socks[0])
+        elif isinstance(message, PeerGone):
+            self._transfer.detach(message.engine_id)
+        elif isinstance(message, PeerMissing):
+            log.info("peer_missing engine_id=%s: its pages are computed", message.engine_id)
+            self._transfer.give_up(message.engine_id)
 
     def _connect(self, connection: PeerConnection, sock: socket.socket) -> None:
         if connection.side == "source":
-            self._transfer.export(sock, connection.key)
+            with self._guard:
+                if self._sleeps:
+                    sock.close()
+                else:
+                    self._transfer.export(sock, connection.key)
         elif connection.key:  # of another server, which may be slow to answer
             threading.Thread(target=self._attach, args=(connection, sock), daemon=True).start()
         else:
@@ -77,8 +119,11 @@ class EnginePeers:
             peer = self._transfer.attach(sock, key, sought=engine_id if key else "")
         except KVPeerError as error:
             self._lost(engine_id, str(error))
-        else:
-            log.debug("peer_attached engine_id=%s transport=%s", peer, self._transfer.transport(peer))
+            return
+        with self._guard:
+            if self._sleeps:
+                self._transfer.detach(peer)
+        log.debug("peer_attached engine_id=%s transport=%s", peer, self._transfer.transport(peer))
 
     def _seek(self, engine_id: str, address: str) -> None:
         try:
@@ -97,8 +142,17 @@ class NoPeers:
 
     engine_id = ""
 
+    def standby(self) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
+
+
+NO_PEERS = NoPeers()
 
 
 def connect_peers(
@@ -120,4 +174,4 @@ def connect_peers(
     if sock is not None:
         log.info("pages do not travel: this engine computes all prompts that it gets")
         sock.close()
-    return NoPeers()
+    return NO_PEERS

@@ -239,8 +239,8 @@ def _load_and_serve(
             rights.agents,
         )
         tiers = open_tiers(config.tiers, core, executor.page_memory, executor.state_memory, identity + files)
-        if executor.can_sleep:
-            served.standby = EngineStandby(executor, core.kv, tiers)
+        if _can_sleep(executor, config):
+            served.standby = EngineStandby(executor, core.kv, tiers, peers)
         load_s = time.monotonic() - began_s
         channel.send(_ready(executor, config, identity, load_s, peers.engine_id))
         served.is_loading = False
@@ -277,6 +277,8 @@ def _serve(core: EngineCore, served: SocketChannel, tiers: TieredPages | NoTiers
         while not (served.is_draining and core.is_idle):
             if served.is_overdue:
                 core.abort_all()
+            if served.is_to_sleep:
+                core.expect_nothing()
             if served.is_to_sleep and core.is_idle:
                 served.rest()
             while served.forgotten:
@@ -320,12 +322,19 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         identity=identity,
         kv_cache_dtype=config.kv_cache_dtype,
         quantization=quantization_of(config),
-        can_sleep=executor.can_sleep,
+        can_sleep=_can_sleep(executor, config),
         activation_dtype=config.activation_dtype,
         role=config.role,
         engine_id=engine_id,
         kv_medium="GPU" if takes_gpu(config.backend) else "CPU",
+        scheduling_policy=config.scheduling_policy,
+        pages_address=config.kv_transfer_address if engine_id else "",
     )
+
+
+def _can_sleep(executor: Executor, config: EngineConfig) -> bool:
+    """The process of NIXL keeps mapped what a standby would give back."""
+    return executor.can_sleep and config.kv_transport != "nixl"
 
 
 def _fail(channel: FrameChannel, message: str, exit_code: int) -> int:

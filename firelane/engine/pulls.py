@@ -130,18 +130,22 @@ class PagePulls:
         """From now on have pages of its prompt as they are computed at its `pages_at`."""
         tokens = np.frombuffer(request.prompt[: len(request.prompt) // 4 * 4], np.dtype("<i4"))
         if len(tokens):
+            self._seek(request)
             chain = self._kv.chain(request.salt, request.tenant)
             ends_s = self._clock() + QUIET_S
             expected = _Expected(request.pages_at, chain, tokens.astype(np.int32), ends_s)
             self._expected[request.salt, request.prompt] = expected
+
+    def expect_nothing(self) -> None:
+        """Prompts that were expected do not come. Pulls that are under way settle."""
+        self._expected.clear()
 
     def fetch(
         self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
     ) -> Set[WantedPage] | None:
         if not request.pages_at:
             return None
-        if request.pages_address:
-            self._transfer.seek(request.pages_at, request.pages_address)
+        self._seek(request)
         deadline_s = self._clock() + self._counters.patience_s(len(sequence.tokens))
         wait = _Wait(sequence, nearer, set(), deadline_s, request.pages_at, joins=True)
         self._ask(wait)
@@ -169,6 +173,10 @@ class PagePulls:
 
     def give_up(self, sequence: Sequence) -> None:
         self._waits.pop(sequence.id, None)
+
+    def _seek(self, request: NewRequest) -> None:
+        if request.pages_address:
+            self._transfer.seek(request.pages_at, request.pages_address)
 
     def _ask(self, wait: _Wait) -> None:
         """Pull what is missing and not on its way."""

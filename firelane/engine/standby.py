@@ -6,6 +6,7 @@ import time
 from typing import Protocol
 
 from firelane.contract import NOTHING, Executor, private_bytes
+from firelane.engine.peers import NO_PEERS, EnginePeers, NoPeers
 from firelane.engine.tiers import NO_TIERS, NoTiers
 from firelane.kv import KvCache
 from firelane.kv.tiers import TieredPages
@@ -42,10 +43,16 @@ NO_STANDBY: Standby = NoStandby()
 
 class EngineStandby:
     """Of an executor, the cache whose memory it holds, and the tiers in memory: what later prompts could find
-    there is forgotten. Owns none of them."""
+    there is forgotten. Other engines (peers) let go of that memory first. Owns none of them."""
 
-    def __init__(self, executor: Executor, kv: KvCache, tiers: TieredPages | NoTiers = NO_TIERS) -> None:
-        self._executor, self._kv, self._tiers = executor, kv, tiers
+    def __init__(
+        self,
+        executor: Executor,
+        kv: KvCache,
+        tiers: TieredPages | NoTiers = NO_TIERS,
+        peers: EnginePeers | NoPeers = NO_PEERS,
+    ) -> None:
+        self._executor, self._kv, self._tiers, self._peers = executor, kv, tiers, peers
         self.sleeps, self._others = False, NOTHING
 
     def sleep(self) -> Asleep:
@@ -53,6 +60,7 @@ class EngineStandby:
         if not self.sleeps:
             self.sleeps = True
             self._kv.forget()
+            self._peers.standby()
             self._tiers.standby()
             self._others = self._executor.standby()
             released = self._others.released_bytes
@@ -64,5 +72,6 @@ class EngineStandby:
         began_s = time.monotonic()
         if self.sleeps:
             self._executor.wake()
+            self._peers.wake()
             self.sleeps = False
         return Awake(time.monotonic() - began_s)

@@ -70,6 +70,7 @@ class SequenceTable:
         self._free_slots = list(range(slots - 1, -1, -1))
         self._pending_free: list[int] = []
         self._retired_step = 0
+        kv.incoming.is_held_up = kv.states.incoming.is_held_up = self.is_released_in_flight
 
     @property
     def num_free_slots(self) -> int:
@@ -108,6 +109,11 @@ class SequenceTable:
             for s in running
             if s.blocks is not None
         )
+
+    def is_released_in_flight(self) -> bool:
+        """A step in flight still writes to pages that are free: those of a sequence that was preempted."""
+        pending = (self.sequences[slot] for slot in self._pending_free)
+        return any(sequence is not None and sequence.blocks is None for sequence in pending)
 
     def num_spare_pages(self) -> int:
         """Free pages that are neither set aside nor likely to be needed soon by what runs."""

@@ -68,9 +68,7 @@ def open_tiers(
     if config is None:
         return NO_TIERS
     if pages is None or (core.kv.states.is_kept and states is None):
-        raise UsageError(
-            f"{config.option}: pages of a GPU, and of several ranks, have no tiers; leave it out"
-        )
+        raise UsageError(f"{config.option}: the engine does not reach all pages of its ranks; leave it out")
     memory = CachedMemory(pages, len(core.kv.spans), states)
     tiers: list[PageTier] = []
     slots = 0

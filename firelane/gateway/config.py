@@ -67,6 +67,7 @@ class ModelConfig:
     that it means. tokenizer_dir: where tokenizer.json lies instead. chat_template: a file in place of the
     model's own. tenants: those that may use it; None: all. routing: the policy that chooses an engine.
     role_targets: latencies that engines change their roles for; None: roles change by hand alone.
+    shares_pages: engines have pages from each other.
     """
 
     model_dir: Path | None
@@ -79,6 +80,7 @@ class ModelConfig:
     tenants: tuple[str, ...] | None = None
     routing: str = PAGE_AWARE
     role_targets: RoleTargets | None = None
+    shares_pages: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

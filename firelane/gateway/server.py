@@ -19,7 +19,7 @@ from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.role_control import role_control
+from firelane.gateway.engines.role_control import NoRoleControl, RoleControl, role_control
 from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.files.upload import FORM_BYTES
@@ -167,8 +167,14 @@ class Gateway:
             version=firelane.__version__,
             waits=self._config.wait,
             tenants=None if config.tenants is None else frozenset(config.tenants),
-            role_control=role_control(config.role_targets, engines, own),
+            role_control=self._role_control(config, engines, own),
         )
+
+    def _role_control(
+        self, config: ModelConfig, engines: ReplicaSet, metrics: ModelMetrics
+    ) -> RoleControl | NoRoleControl:
+        """Roles are changed by the process that owns the engines."""
+        return role_control(config.role_targets if self._share.relay is None else None, engines, metrics)
 
     def add_model(
         self, config: ModelConfig, engines: ReplicaSet, before: ServedModel | None = None
@@ -182,14 +188,23 @@ class Gateway:
             before = self._make_model(config, engines, services.metrics, admission)
             engines.events = _EngineEvents(before, self._fail)
         else:
-            _set_up(before, config)
+            self._set_up(before, config)
         services.models.add(before)
         return before
 
     def change_model(self, name: str, config: ModelConfig) -> None:
-        """Other aliases, tenants, or files of the text side. Raises TokenizerError."""
-        _set_up(self.services.models.named(name), config)
+        """Other aliases, tenants, targets of roles, or files of the text side. Raises TokenizerError."""
+        self._set_up(self.services.models.named(name), config)
         self.services.models.index()
+
+    def _set_up(self, model: ServedModel, config: ModelConfig) -> None:
+        """Anew, for requests that come from now on."""
+        model.text, old = read_text_side(config), model.text
+        model.aliases = dict(config.aliases)
+        model.tenants = None if config.tenants is None else frozenset(config.tenants)
+        model.role_control = self._role_control(config, model.engines, model.metrics)
+        if old is not None:
+            old.prompts.close()
 
     def _fail(self, error: FirelaneError) -> None:
         if self._on_fatal is not None:
@@ -358,15 +373,6 @@ class _EngineEvents:
 def _origins(config: GatewayConfig) -> OriginPolicy:
     keyless = config.api_keys is None
     return origin_policy(config.allow_origins, keyless=keyless, loopback=is_loopback(config.host))
-
-
-def _set_up(model: ServedModel, config: ModelConfig) -> None:
-    """The text side anew, for requests that come from now on."""
-    model.text, old = read_text_side(config), model.text
-    model.aliases = dict(config.aliases)
-    model.tenants = None if config.tenants is None else frozenset(config.tenants)
-    if old is not None:
-        old.prompts.close()
 
 
 def listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:

@@ -9,7 +9,7 @@ While they are held nobody else is given them, so a copy that comes late overwri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from firelane.kv.pool import BlockPool, NamedPage
@@ -33,6 +33,9 @@ class IncomingPages:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
+        self.is_held_up: Callable[[], bool] = lambda: False
+        """Free pages are still written to by a step in flight: what comes from outside does not wait for
+        steps, as the next one does. None is given out meanwhile."""
         self._held: dict[int, WantedPage] = {}
         self.begun = 0
         """Pages so far, which only grows: what was planned with free pages before has to be planned anew."""
@@ -47,7 +50,7 @@ class IncomingPages:
     def begin(self, wanted: Sequence[WantedPage], most: int) -> list[int]:
         """Pages for the first of these, at most `most`; a page that is there is given up for them, the least
         recently used first."""
-        count = max(0, min(len(wanted), most))
+        count = 0 if self.is_held_up() else max(0, min(len(wanted), most))
         pages = self._pool.take_many(count)
         self.begun += count
         self._held |= zip(pages, wanted, strict=False)

@@ -14,7 +14,7 @@ committed: all others are cache.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -160,6 +160,8 @@ class IncomingStates:
 
     def __init__(self, pool: SnapshotPool, first: int) -> None:
         self._pool, self._first = pool, first
+        self.is_held_up: Callable[[], bool] = lambda: False
+        """As IncomingPages.is_held_up."""
         self._held: set[int] = set()
         self.begun = 0
         """As IncomingPages.begun."""
@@ -173,8 +175,8 @@ class IncomingStates:
 
     def begin(self) -> int:
         """A state to write to, for which the least recently used snapshot is given up; NO_SNAPSHOT where all
-        are in use."""
-        snapshot = next(self._pool.free(), NO_SNAPSHOT)
+        are in use, or held up."""
+        snapshot = NO_SNAPSHOT if self.is_held_up() else next(self._pool.free(), NO_SNAPSHOT)
         if snapshot == NO_SNAPSHOT:
             return NO_SNAPSHOT
         self._pool.take(snapshot)

@@ -135,6 +135,27 @@ class PageCache:
             self._file.populate(start, min(offset + nbytes, self._file.nbytes) - start)
 
 
+def shared_pages(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    """A file in memory of this size, mapped to be read and written, at an address that huge pages can have.
+    Nothing here keeps the file once `map_instead` has put another one there. OSError."""
+    room, start = _room(nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
+    memory = np.frombuffer(room, np.uint8)[start : start + nbytes]
+    map_instead(memory, fd)
+    return memory
+
+
+def map_instead(memory: NDArray[np.uint8], fd: int) -> None:
+    """Another file of this size, in the place of what `shared_pages` has mapped there. OSError."""
+    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
+    if _libc().mmap(memory.ctypes.data, memory.nbytes, access, flags, fd, 0) == _MAP_FAILED:
+        raise _error()
+
+
+def advise_huge(memory: NDArray[np.uint8]) -> None:
+    """Have the system put huge pages there, where it gives any to such memory."""
+    _libc().madvise(memory.ctypes.data, memory.nbytes, mmap.MADV_HUGEPAGE)
+
+
 def give_back(memory: NDArray[np.uint8]) -> None:
     """Pages of anonymous or shared memory, which begins at a page: zero pages are there from then on, and are
     paid for when they are written. Best effort: a system that cannot keeps them."""

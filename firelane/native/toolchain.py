@@ -124,12 +124,13 @@ class Toolchain:
         remove_leftovers(library)
         unit.write_text(source)
         flags = zig_flags([*BASE_FLAGS, *arguments]) if self.is_zig else [*BASE_FLAGS, *arguments]
-        run = functools.partial(self._run_all, log=library.with_suffix(".log"), name=name)
-        with replacing(library) as partial:
+        with _scratch(library.with_suffix(".parts")) as folder, replacing(library) as partial:
+            log = library.with_suffix(".log")
+            run = functools.partial(self._run_all, folder=folder, log=log, name=name)
             if parts == 1:
                 run([[*self.command, *flags, str(unit), "-o", str(partial)]])
             else:
-                self._in_parts(unit, flags, partial, run, parts)
+                self._in_parts(unit, flags, partial, run, folder, parts)
             if not partial.is_file():
                 raise CompilerError(
                     f"{self.command[0]} gave no error and no library for {name}: {INSTALL_HINT}"
@@ -142,34 +143,29 @@ class Toolchain:
         flags: Sequence[str],
         made: Path,
         run: Callable[[Sequence[Sequence[str]]], None],
+        folder: Path,
         parts: int,
     ) -> None:
-        folder = unit.with_suffix(".parts")
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-        folder.mkdir()
-        try:
-            objects = [str(folder / f"{part}.o") for part in range(1, parts + 1)]
-            commands = [
-                [*self.command, *flags, "-c", f"-DFIRELANE_PART={part}", str(unit), "-o", name]
-                for part, name in enumerate(objects, 1)
-            ]
-            run(commands)
-            run([[*self.command, *flags, *objects, "-o", str(made)]])
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        objects = [str(folder / f"{part}.o") for part in range(1, parts + 1)]
+        commands = [
+            [*self.command, *flags, "-c", f"-DFIRELANE_PART={part}", str(unit), "-o", name]
+            for part, name in enumerate(objects, 1)
+        ]
+        run(commands)
+        run([[*self.command, *flags, *objects, "-o", str(made)]])
 
-    def _run_all(self, commands: Sequence[Sequence[str]], *, log: Path, name: str) -> None:
+    def _run_all(self, commands: Sequence[Sequence[str]], *, folder: Path, log: Path, name: str) -> None:
         """Side by side; raises what the first of them has raised. An interrupt kills them: nothing waits."""
         with ThreadPoolExecutor(len(commands)) as pool, compiler_group() as group:
-            run = functools.partial(self._run, group=group, log=log, name=name)
+            run = functools.partial(self._run, group=group, folder=folder, log=log, name=name)
             running = [pool.submit(run, command) for command in commands]
             wait(running)
         for one in running:
             one.result()
 
-    def _run(self, command: Sequence[str], *, group: int | None, log: Path, name: str) -> None:
-        # Its temporary files lie there, too: an engine may write nowhere else.
-        cache = {"TMPDIR": str(log.parent), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(log.parent.parent))}
+    def _run(self, command: Sequence[str], *, group: int | None, folder: Path, log: Path, name: str) -> None:
+        # Its temporary files lie there, too: an engine may write nowhere else than in the cache.
+        cache = {"TMPDIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(log.parent.parent))}
         environ = env.for_child(LC_ALL="C", **cache)
         try:
             done = subprocess.run(
@@ -190,6 +186,17 @@ class Toolchain:
         log.write_text(f"{shlex.join(command)}\n{done.stdout}")
         reason = first_error(done.stdout) or f"exit code {done.returncode}"
         raise CompilerError(f"{command[0]} failed on {name}: {reason}; the full log is {log}")
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Generator[Path]:
+    """An empty folder for what a compiler needs meanwhile. The caller holds the lock of its library."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def find_compiler(settings: env.Environment) -> Toolchain:

@@ -99,4 +99,7 @@ def receive(sock: socket.socket) -> tuple[Any, list[int]] | None:
     """The next message and its descriptors; None at the end. Raises OSError, and msgspec.DecodeError for what
     is none."""
     data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, MOST_FDS)
-    return (_decoder.decode(data), fds) if data else None
+    try:
+        return (_decoder.decode(data), fds) if data else None
+    except (UnicodeDecodeError, RecursionError) as error:  # of a text in it, and of its depth
+        raise msgspec.DecodeError(str(error)) from error

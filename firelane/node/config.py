@@ -73,7 +73,9 @@ def read_config(path: Path, known: Iterable[str] = ()) -> NodeConfig:
 def _policy(file: TomlFile) -> NodePolicy:
     budget_gib = file.number(("node", "budget_gib"))
     if budget_gib == 0:
-        raise file.error(("node", "budget_gib"), "no model fits into 0 GiB: leave it out for no limit")
+        raise file.error(
+            ("node", "budget_gib"), "no model fits into 0 GiB: leave it out for 80% of the free memory"
+        )
     given = {name: file.number(("node", name)) for name in NODE_KEYS if name != "budget_gib"}
     return NodePolicy(
         budget_bytes=None if budget_gib is None else int(budget_gib * GIB),
@@ -83,8 +85,8 @@ def _policy(file: TomlFile) -> NodePolicy:
 
 def _model(file: TomlFile, name: str, aliases: dict[str, str], known: Iterable[str]) -> ModelEntry:
     at = ("models", name)
-    if not name:
-        raise file.error(at, "a model needs a name")
+    if not name or not name.isprintable():
+        raise file.error(at, "a model needs a name that can be printed")
     file.check_keys(at, known)
     table = file.table(*at)
     load = file.value((*at, "load"), str, f"one of {', '.join(LOADS)}", "request")

@@ -146,7 +146,8 @@ class Node:
             model.engines.sleep()
 
     def on_awake(self, model: NodeModel) -> None:
-        if model.state is State.WAKING:
+        """All of its engines that were in standby are back, but for those that died meanwhile."""
+        if model.state in COMES:
             model.became_ready(self._clock())
 
     def on_asleep(self, model: NodeModel) -> None:

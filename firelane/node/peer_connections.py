@@ -12,7 +12,9 @@ import msgspec
 
 from firelane.node.remote_peers import RemotePeers
 from firelane.wire.peers import (
+    PeerAway,
     PeerConnection,
+    PeerGone,
     PeerLost,
     PeerMissing,
     PeerReady,
@@ -78,6 +80,8 @@ class PeerConnections:
             os.close(fd)
         if isinstance(message, PeerReady):
             self._greet(member, message.engine_id)
+        elif isinstance(message, PeerAway):
+            self._gone(member)
         elif isinstance(message, PeerSought):
             self._seek(member, message)
         elif isinstance(message, PeerLost):
@@ -89,6 +93,17 @@ class PeerConnections:
             self._remote.joined(member.place, member.sock)
         if self._connects:
             self._connect_all(member)
+
+    def _gone(self, member: _Member) -> None:
+        """Others let go of its memory; none is connected to it until it is ready."""
+        engine_id, member.engine_id = member.engine_id, ""
+        member.delays.clear()
+        if engine_id and self._connects:
+            for other in self._members:
+                if other is not member:
+                    other.delays.pop(engine_id, None)
+                    with suppress(OSError):
+                        send(other.sock, PeerGone(engine_id))
 
     def _seek(self, member: _Member, sought: PeerSought) -> None:
         if self._remote is not None:
@@ -104,7 +119,8 @@ class PeerConnections:
                 _connect(other, member)
 
     def _reconnect_later(self, member: _Member, engine_id: str) -> None:
-        """Unless it is of another server, or has ended: then it never comes back by this id."""
+        """Unless it is of another server, has ended, or is in standby: then it comes back by itself, if it
+        does."""
         if all(other.engine_id != engine_id for other in self._members):
             return
         delay_s = member.delays.get(engine_id, FIRST_DELAY_S)
@@ -118,6 +134,7 @@ class PeerConnections:
 
     def _leave(self, member: _Member) -> None:
         self._members.remove(member)
+        self._gone(member)
         asyncio.get_running_loop().remove_reader(member.sock)
         if self._remote is not None:
             self._remote.left(member.sock)

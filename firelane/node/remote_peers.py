@@ -82,14 +82,14 @@ class RemotePeers:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, engine: socket.socket, engine_id: str, address: str) -> None:
-        now_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         try:
-            if self._failed.get(address, 0.0) > now_s:
+            if self._failed.get(address, 0.0) > loop.time():
                 raise OSError("nobody was there a moment ago")
             sock = await asyncio.wait_for(_connected(address), CONNECT_S)
         except (OSError, ValueError, TimeoutError) as error:
             log.warning("peer_not_reached address=%s error=%r", address[:80], str(error) or "too slow")
-            self._note_failed(address, now_s)
+            self._note_failed(address, loop.time())
             _tell(engine, PeerMissing(engine_id))
             return
         with sock:

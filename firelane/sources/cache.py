@@ -112,8 +112,8 @@ class NodeCache:
                 total -= entry.nbytes
         if total > self._limit_bytes:
             raise CacheError(
-                f"{self._models}: {nbytes / GIB:.1f} GiB more do not fit under FIRELANE_CACHE_LIMIT_GIB "
-                f"({self._limit_bytes / GIB:.1f}) beside what is in use: raise it, or stop a model"
+                f"{self._models}: {nbytes / GIB:.3g} GiB more do not fit under FIRELANE_CACHE_LIMIT_GIB "
+                f"({self._limit_bytes / GIB:.3g}) beside what is in use: raise it, or stop a model"
             )
 
     def _is_used(self, entry: Entry) -> bool:

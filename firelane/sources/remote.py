@@ -136,14 +136,25 @@ def in_parallel(act: Callable[[T], U], items: Iterable[T]) -> list[U]:
 def _there(store: ObjectStore) -> tuple[list[StoredObject], bool]:
     """Objects of the directory, and whether these are all: where they may not be listed, those of usual
     names."""
-    if not store.address.is_web:
-        try:
-            return store.list(), True
-        except StoreError as error:
-            if error.reason != "denied":
-                raise
+    if store.address.is_web:
+        return _usual(store), False
+    try:
+        return store.list(), True
+    except StoreError as error:
+        if error.reason != "denied":
+            raise
+        listing = error
+    try:
+        return _usual(store), False
+    except StoreError as error:
+        if error.reason in ("denied", "other"):  # answers to HEAD have no body that says why
+            raise listing from None
+        raise
+
+
+def _usual(store: ObjectStore) -> list[StoredObject]:
     usual = [name for name in files.SMALL if "*" not in name]
-    return _heads(store, [*usual, *files.TEMPLATES, SINGLE]), False
+    return _heads(store, [*usual, *files.TEMPLATES, SINGLE])
 
 
 def _heads(store: ObjectStore, names: list[str]) -> list[StoredObject]:

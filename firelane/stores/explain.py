@@ -17,6 +17,9 @@ WRONG_KEYS = ("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthenticationFail
 WRONG_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 OF_MACHINES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 """Hosts that give the credentials of a machine, and are asked where the environment has none."""
+CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w{1,40})")
+NO_RANGES = ("NotPartial", "Received non-partial response", "Range request not supported")
+MISSING = ("MissingCredential", "MissingAccount")
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (of a public bucket: AWS_SKIP_SIGNATURE=true)",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS (of a public bucket: GOOGLE_SKIP_SIGNATURE=true)",
@@ -53,11 +56,11 @@ def _explanation(address: Address, error: Exception) -> tuple[str, str]:
     if code in WRONG_REGION or "incorrectly configured region" in text:
         region = next((part for part in found.groups() if part), "") if (found := REGION.search(text)) else ""
         return f"lies in another region: set AWS_REGION{f'={region}' if region else ''}", "other"
-    if any(host in text for host in OF_MACHINES) or "MissingCredential" in text:
+    if any(host in text for host in OF_MACHINES) or any(word in text for word in MISSING):
         return f"there are no credentials: set {keys}", "denied"
     if status in (401, 403) or kind in ("PermissionDeniedError", "UnauthenticatedError"):
         return _denied(code, status, keys), "denied"
-    if code == "NoSuchBucket" or "MissingAccount" in text:
+    if code == "NoSuchBucket":
         return f"there is no such bucket: check its name, {PLACES.get(address.scheme, '')}", "other"
     if isinstance(error, FileNotFoundError) or status == 404:
         return "is not there", "missing"
@@ -71,18 +74,20 @@ def _denied(code: str, status: int, keys: str) -> str:
         return f"the credentials are wrong ({code}): set {keys}"
     if code == "RequestTimeTooSkewed":
         return "the clock of this machine is wrong: set it"
-    more = f": may they read it? They come from {keys}" if keys else ""
+    more = f": the credentials need the right to read it; they come from {keys}" if keys else ""
     return f"access is denied ({code or status}){more}"
 
 
 def _failed(address: Address, text: str, code: str, status: int) -> tuple[str, str]:
     if "BadScheme" in text:
         return "the endpoint is not encrypted: use https, or set FIRELANE_ALLOW_HTTP=1", "other"
-    if "NotPartial" in text or "Received non-partial response" in text:
+    if any(word in text for word in NO_RANGES):
         return (
             "the server gives no parts of files (Range): take another server, or download the model",
             "other",
         )
+    if (found := CERTIFICATE.search(text)) is not None:
+        return f"its certificate is not trusted ({found[1]}): name its CA by SSL_CERT_FILE", "other"
     if status == 429 or status >= 500:
         return f"the store fails ({code or status}), tried several times: try again later", "unreachable"
     if "timed out" in text.lower() or "timedout" in text.lower():

@@ -190,7 +190,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     weights are quantised, "" where they are not. can_sleep: whether the engine knows standby.
     activation_dtype: of products with integer codes. role: as in EngineConfig. engine_id: by which others
     know this process where they have pages from it; "" where pages do not travel. kv_medium: CPU or GPU,
-    whose memory the KV cache is in."""
+    whose memory the KV cache is in. scheduling_policy: as in EngineConfig. pages_address: where it gives
+    pages to engines of other servers and hosts, as host:port; "" where it does not."""
 
     protocol: int
     pid: int
@@ -214,6 +215,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     role: str = "both"
     engine_id: str = ""
     kv_medium: str = "CPU"
+    scheduling_policy: str = "fair"
+    pages_address: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -59,5 +59,5 @@ def take_hello(data: bytes) -> tuple[HelloMessage, bytes] | None:
         return None
     try:
         return _decoder.decode(data[LENGTH_BYTES:end]), data[end:]
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a hello: {error}: not a Firelane peer, or TLS on one side alone") from error

@@ -27,6 +27,16 @@ class PeerLost(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
     engine_id: str
 
 
+class PeerAway(msgspec.Struct, frozen=True, array_like=True, tag="away"):
+    """From an engine: it goes to standby, and is connected to none until it is ready again."""
+
+
+class PeerGone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
+    """To an engine: this one has ended, or is in standby. Its memory is not to be kept mapped."""
+
+    engine_id: str
+
+
 class PeerSought(msgspec.Struct, frozen=True, array_like=True, tag="sought"):
     """From an engine: it would like to have pages from one of another server, which gives them at this
     address (host:port). Answered with PeerConnection or PeerMissing."""
@@ -51,7 +61,7 @@ class PeerConnection(msgspec.Struct, frozen=True, array_like=True, tag="connecti
     key: bytes = b""
 
 
-PeerMessage = PeerReady | PeerLost | PeerSought | PeerMissing | PeerConnection
+PeerMessage = PeerReady | PeerAway | PeerGone | PeerLost | PeerSought | PeerMissing | PeerConnection
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
 
@@ -70,4 +80,7 @@ def receive(sock: socket.socket) -> tuple[PeerMessage, list[int]] | None:
     """The next message and its descriptors; None at the end. Raises OSError, and msgspec.DecodeError for what
     is none."""
     data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 1)
-    return (_decoder.decode(data), fds) if data else None
+    try:
+        return (_decoder.decode(data), fds) if data else None
+    except (UnicodeDecodeError, RecursionError) as error:  # of a text in it, and of its depth
+        raise msgspec.DecodeError(str(error)) from error

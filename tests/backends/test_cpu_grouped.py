@@ -27,6 +27,8 @@ ROWS = [1, 2, 3, 5, 8, 12, 13, 25, 40]
 MULTIPLIED = {
     Format.PANEL_INT4_LEVELS_MIN: "128, 128",
     Format.PANEL_INT6_F16: "40, 24, 32, 32, 8, 56, 0, 64",
+    Format.PANEL_INT4_16: "256",
+    Format.PANEL_E2M1_16: "100, 156",
 }
 """Words that are summed apart: whole blocks of codes, or such that end within one."""
 SOURCE = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import subprocess
@@ -54,6 +55,85 @@ def test_another_process_reads_a_page(pool: PagePool) -> None:
     pool.pages[7] = np.random.default_rng(0).integers(0, 256, shared.page_bytes)
     assert read_elsewhere(shared.fd, 7 * shared.page_bytes, shared.page_bytes) == pool.pages[7].tobytes()
     assert not pool.pages[8].any()
+
+
+HELD = """
+import mmap, sys
+held = mmap.mmap(int(sys.argv[1]), 0, prot=mmap.PROT_READ)
+print("mapped", flush=True)
+sys.stdin.readline()
+print(held[0], flush=True)
+"""
+
+
+def blocks(fd: int) -> int:
+    """Pages of the file that the system has given."""
+    return os.fstat(fd).st_blocks
+
+
+def test_standby_gives_all_pages_back_under_the_same_descriptor(pool: PagePool) -> None:
+    fd, at, before = pool.as_bytes.fd, pool.pages.ctypes.data, os.fstat(pool.as_bytes.fd).st_ino
+    pool.pages[:] = 7
+    assert blocks(fd) * 512 >= pool.pages.nbytes
+    with subprocess.Popen(
+        [sys.executable, "-c", HELD, str(fd)],
+        pass_fds=[fd],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mapped\n"
+        pool.standby()
+        assert (pool.as_bytes.fd, pool.pages.ctypes.data) == (fd, at)
+        assert os.fstat(fd).st_ino != before
+        assert blocks(fd) == 0
+        pool.pages[0] = 1
+        out, _ = other.communicate("\n")
+    assert out == "7\n"  # whoever has not mapped the file anew reads what was there, not what is
+    assert read_elsewhere(fd, 0, 1) == b"\1"
+    assert not pool.pages[1:].any()
+    mine = mmap.mmap(-1, mmap.PAGESIZE)  # another mapping takes no part of that memory
+    mine[:] = b"\2" * mmap.PAGESIZE
+    assert pool.pages[0].tobytes() == b"\1" * pool.pages.shape[1]
+
+
+def test_after_a_standby_the_file_cannot_be_written_by_others_either(pool: PagePool) -> None:
+    for _ in range(2):
+        pool.standby()
+    with pytest.raises(PermissionError):
+        mmap.mmap(pool.as_bytes.fd, 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(pool.as_bytes.fd, 0)
+
+
+def test_without_another_file_the_pages_stay(pool: PagePool, monkeypatch, caplog) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    pool.pages[:] = 7
+    monkeypatch.setattr(os, "memfd_create", refused)
+    pool.standby()
+    assert (pool.pages == 7).all()
+    assert "memory_not_given_back" in caplog.text
+
+
+def test_states_are_given_back_too() -> None:
+    states = StatePool(recurrent_layout(), shared=True)
+    shared = states.as_bytes
+    assert shared is not None
+    shared.pages[:] = 7
+    states.standby()
+    assert blocks(shared.fd) == 0
+    assert not shared.pages.any()
+    states.release()
+
+
+def test_private_pages_are_given_back() -> None:
+    private = PagePool(layout_of())
+    private.pages[:] = 7
+    private.standby()
+    assert not private.pages.any()
 
 
 def test_the_file_cannot_be_cut_short(pool: PagePool) -> None:

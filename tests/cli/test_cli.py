@@ -145,6 +145,11 @@ def test_installed_command_is_this_one() -> None:
         (["serve", "--prot", "1"], "unrecognized arguments: --prot: did you mean --port?"),
         (["serve", "--maxqueue=1"], "unrecognized arguments: --maxqueue=1: did you mean --max-queue?"),
         (["bench", "serve", "--max-concurency", "1"], "did you mean --max-concurrency?"),
+        (
+            ["bench", "router", "--seconds", "1"],
+            "bench router: error: unrecognized arguments: --seconds 1: did you mean --seeds?",
+        ),
+        (["bench", "router", "--zzz"], "unrecognized arguments: --zzz\n"),
         (["serv"], "did you mean serve?"),
         (["serve", "--zzzz"], "unrecognized arguments: --zzzz\n"),
     ],

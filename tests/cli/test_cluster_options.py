@@ -8,7 +8,9 @@ import pytest
 
 from firelane.cli import build_parser, cluster_options, engine_options
 from firelane.cluster.addresses import Address
+from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
+from firelane.sources.resolve import EMBEDDED
 
 TLS = ["--engine-tls-ca", "a.pem", "--engine-tls-cert", "b.pem", "--engine-tls-key", "c.pem"]
 
@@ -39,7 +41,10 @@ def test_addresses_and_certificates():
         (["--engines", "localhost", "--threads", "2"], "--threads beside --engines"),
         (["--engines", "localhost", "--replicas", "2"], "--replicas beside --engines"),
         (["--engines", "localhost", "--prefill", "1"], "--prefill beside --engines"),
-        (["--engines", "localhost", "--role-controller", "x"], "--role-controller beside --engines"),
+        (["--engines", "localhost", "--decode", "1"], "give --role decode to `firelane engine`"),
+        (["--engines", "localhost", "--cluster-key-file", "k"], "--cluster-key-file beside --engines"),
+        (["--engines", "localhost", "--kv-transfer-address", "x"], "--kv-transfer-address beside --engines"),
+        (["--engines", "localhost", "--kv-transport", "nixl"], "--kv-transport beside --engines"),
         (["--engines", "localhost", "--no-sandbox"], "--no-sandbox beside --engines"),
         (["--engines", "localhost", "--nnodes", "2"], "--nnodes beside --engines"),
         (["--engines", "localhost", "--no-prefix-cache"], "--no-prefix-cache beside --engines"),
@@ -52,25 +57,33 @@ def test_what_does_not_go_together_is_refused(words, said):
         remote(*words)
 
 
+def test_what_gateways_decide_goes_with_engines_elsewhere(tmp_path):
+    words = ("--engines", "localhost", "--share-pages", "--routing", "least-tokens")
+    assert remote(*words, "--role-controller", "x").addresses
+    arguments = build_parser().parse_args(["serve", *words])
+    engine = EngineConfig(model_dir=EMBEDDED, cache_dir=tmp_path)
+    assert engine_options.engine_options(arguments, engine, 1).shares_pages
+
+
 ROLES = ("--prefill", "1", "--decode", "1")
 
 
 def targets(*words):
     arguments = build_parser().parse_args(["serve", *words])
-    return engine_options.role_targets(arguments, arguments.gateways)
+    return engine_options.role_targets(arguments)
 
 
 def test_targets_of_roles():
     assert targets(*ROLES) is None
-    found = targets(*ROLES, "--role-controller", "ttft=500ms,itl=50ms")
-    assert (found.ttft_s, found.itl_s) == (0.5, 0.05)
+    for where in (ROLES, (*ROLES, "--gateways", "2"), ("--engines", "localhost")):
+        found = targets(*where, "--role-controller", "ttft=500ms,itl=50ms")
+        assert (found.ttft_s, found.itl_s) == (0.5, 0.05)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ((), "no roles to change; give --prefill and --decode"),
-        ((*ROLES, "--gateways", "2"), "--gateways beside --role-controller"),
         (ROLES, "--role-controller ttft=1s: give both targets"),
     ],
 )

@@ -16,6 +16,8 @@ from firelane.engine_config import (
     GEMMS,
     KV_CACHE_DTYPES,
     KV_CACHE_MEMORY,
+    KV_TRANSPORTS,
+    ROLES,
     SCHEDULING_POLICIES,
     WEIGHTS,
     WEIGHTS_PAGES,
@@ -47,6 +49,7 @@ FLAGS = {
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {REMOTE} "
     f"{TIERS} {ENGINE}",
     "engine": "MODEL --host --port --tls-ca --tls-cert --tls-key --drain-timeout --log-format --no-sandbox "
+    "--role --kv-transfer-address --kv-transport --cluster-key-file "
     f"--engine-timeout --step-deadline {TIERS} {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",
     "ps": SERVER,
@@ -167,6 +170,15 @@ def test_policies_and_memories_are_those_that_there_are() -> None:
         for given in known:
             arguments = parser.parse_args(["serve", f"--{option.replace('_', '-')}", given])
             assert options.engine_settings(arguments)[option] == given
+
+
+def test_roles_and_transports_are_those_that_engines_have() -> None:
+    parser = build_parser()
+    for option, known in (("role", ROLES), ("kv_transport", KV_TRANSPORTS)):
+        assert getattr(parser.parse_args(["engine"]), option) == known[0]
+        for given in known:
+            arguments = parser.parse_args(["engine", f"--{option.replace('_', '-')}", given])
+            assert getattr(arguments, option) == given
 
 
 def test_backends_are_those_that_there_are() -> None:

@@ -16,7 +16,7 @@ from firelane.cli.node_plan import fixed_models
 from firelane.cli.process_setup import raise_file_limit
 from firelane.cli.progress import ProgressDisplay
 from firelane.cli.service import _Service
-from firelane.cli.start_lines import cache_text, products_text, states_text
+from firelane.cli.start_lines import cache_text, products_text, role_text, states_text
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -192,6 +192,14 @@ def test_the_line_of_memory_tells_of_recurrent_states() -> None:
     ready: Any = SimpleNamespace(**vars(READY) | sizes)
     assert states_text(ready) == "; states of 8 sequences and 30 snapshots in 2.43 GB"
     assert states_text(READY) == ""
+
+
+def test_the_line_of_an_engine_tells_where_it_gives_pages() -> None:
+    apart: Any = SimpleNamespace(role="decode", pages_address="10.0.0.1:5600")
+    alike: Any = SimpleNamespace(role="both", pages_address="10.0.0.1:5600")
+    alone: Any = SimpleNamespace(role="both", pages_address="")
+    texts = [role_text(ready) for ready in (apart, alike, alone)]
+    assert texts == ["; for decode; pages at 10.0.0.1:5600", "; pages at 10.0.0.1:5600", ""]
 
 
 def test_a_cache_of_another_dtype_is_named() -> None:

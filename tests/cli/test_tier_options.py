@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from firelane import backends
 from firelane.cli import build_parser
 from firelane.cli.tier_options import GIB, tiers_config
-from firelane.engine_config import EngineConfig, TiersConfig
+from firelane.engine_config import EngineConfig, HostsConfig, TiersConfig
 from firelane.errors import UsageError
 
 
@@ -51,27 +52,57 @@ def test_options_about_a_tier_that_is_not_there(options: list[str]) -> None:
         config(*options)
 
 
+def test_a_directory_may_be_of_a_group_as_volumes_of_kubernetes_are(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o2770)
+    tiers = config("--kv-disk", str(volume))
+    assert tiers is not None
+    assert tiers.disk == volume
+
+
 def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
     file, shared = tmp_path / "file", tmp_path / "shared"
     file.write_text("")
     shared.mkdir()
     shared.chmod(0o777)
-    for path, why in ((file, "File exists"), (file / "below", "Not a directory"), (shared, "other users")):
+    others = "other users can put pages there; chmod o-w"
+    for path, why in ((file, "File exists"), (file / "below", "Not a directory"), (shared, others)):
         with pytest.raises(UsageError, match=why):
             config("--kv-disk", str(path))
 
 
+HOSTS = HostsConfig(count=2, own=0, address="127.0.0.1", port=1)
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({"prefix_cache": False}, "prefix cache"), ({"tensor_parallel_size": 2}, "several ranks")],
-    ids=["no prefix cache", "ranks"],
+    [
+        ({"prefix_cache": False}, "prefix cache"),
+        ({"tensor_parallel_size": 2, "hosts": HOSTS}, r"ranks on several hosts \(--nnodes 2\) have no tiers"),
+    ],
+    ids=["no prefix cache", "hosts"],
 )
 def test_engines_without_tiers(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, tiers=TiersConfig(host_bytes=1), **changes)
 
 
-def test_a_gpu_has_no_tiers_yet(tmp_path: Path) -> None:
+def test_one_gpu_has_tiers_and_several_have_none(tmp_path: Path) -> None:
     engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, tiers=TiersConfig(host_bytes=GIB))
-    with pytest.raises(UsageError, match="--kv-offloading-size 1: pages of a GPU"):
-        backends.check("cuda", engine)
+    backends.check("cuda", engine)
+    several = msgspec.structs.replace(engine, tensor_parallel_size=2)
+    with pytest.raises(UsageError, match=r"pages of several GPUs \(--tensor-parallel-size 2\) have no tiers"):
+        backends.check("cuda", several)
+    backends.check("cpu", several)
+
+
+def test_the_engine_reaches_pages_of_ranks_where_something_asks_for_it(tmp_path: Path) -> None:
+    plain = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
+    asks: list[dict[str, Any]] = [
+        {"tiers": TiersConfig(host_bytes=1)},
+        {"kv_cache_memory": "shared"},
+        {"kv_transfer_address": "10.0.0.1:5600"},
+    ]
+    assert not plain.reaches_pages
+    assert all(msgspec.structs.replace(plain, **one).reaches_pages for one in asks)

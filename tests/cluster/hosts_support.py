@@ -40,7 +40,8 @@ SOON = BackOff(first_s=0.01, most_s=0.01)
 PATIENCE_S = 120.0
 
 
-def ready(identity="same"):
+def ready(identity="same", **pages):
+    """pages: role, engine_id and pages_address."""
     sizes = dict.fromkeys(("vocab_size", "max_model_len", "block_size", "num_blocks"), 64)
     return Ready(
         protocol=PROTOCOL_VERSION,
@@ -52,13 +53,15 @@ def ready(identity="same"):
         load_s=0.0,
         identity=identity,
         **sizes,
+        **pages,
     )
 
 
 class Engine:
     """What is behind an acceptor: says Ready on each connection, and keeps what it is sent."""
 
-    def __init__(self, host, identity="same"):
+    def __init__(self, host, identity="same", **pages):
+        self._pages = pages
         ours, self._acceptor = socket.socketpair()
         self._acceptor.setblocking(False)
         self.identity, self.numbers, self.socks, self.requests = identity, [], {}, []
@@ -77,7 +80,7 @@ class Engine:
         sock.setblocking(False)
         reader = FrameReader(ToEngine)
         asyncio.get_running_loop().add_reader(sock, self._read, number, reader)
-        sock.send(encode(ready(self.identity)))
+        sock.send(encode(ready(self.identity, **self._pages)))
 
     def _read(self, number, reader):
         sock = self.socks[number]
@@ -152,18 +155,18 @@ class Places:
 class World:
     """Hosts with an engine each, and a gateway's replicas."""
 
-    def __init__(self, stack):
+    def __init__(self, stack, router=None):
         self.stack, self.hosts, self.engines, self.places = stack, [], [], []
-        self.replicas = ReplicaSet([], Resume())
+        self.replicas = ReplicaSet([], Resume(), router=router)
         self.readies = []
         self.discovery = Places([])
         self.context = None
 
-    async def host(self, hello=HELLO, context=None, identity="same"):
+    async def host(self, hello=HELLO, context=None, identity="same", **pages):
         host = EngineHost(hello, context)
         self.stack.push_async_callback(host.close)
         port = await host.listen(Address("127.0.0.1", 0))
-        engine = Engine(host, identity)
+        engine = Engine(host, identity, **pages)
         self.stack.callback(engine.die)
         self.hosts.append(host)
         self.engines.append(engine)
@@ -189,10 +192,10 @@ class World:
     async def serving(self, count):
         await until(lambda: len(self.replicas.serving) == count)
 
-    def submit(self):
+    def submit(self, tokens=4):
         sink = Sink()
         request = NewRequest(
-            id=self.replicas.next_id(), prompt=b"\1\0\0\0" * 4, sampling=Sampling(max_tokens=9)
+            id=self.replicas.next_id(), prompt=b"\1\0\0\0" * tokens, sampling=Sampling(max_tokens=9)
         )
         self.replicas.submit(request, sink)
         return request.id, sink
@@ -204,9 +207,9 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-def play(scenario):
+def play(scenario, router=None):
     async def inner():
         async with contextlib.AsyncExitStack() as stack:
-            await scenario(World(stack))
+            await scenario(World(stack, router))
 
     uvloop.run(inner())

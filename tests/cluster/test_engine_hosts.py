@@ -155,6 +155,15 @@ def test_who_has_no_certificate_of_the_cluster_gets_nowhere(server, client):
     play(scenario)
 
 
+def test_a_gateway_whose_certificate_is_not_trusted_is_told_so():
+    async def scenario(world):
+        await world.host(context=tls().server_context())
+        await world.connect(context=tls("other", "one").client_context())
+        await until(lambda: world.replicas.links and "may not trust" in world.replicas.links[0].reason)
+
+    play(scenario)
+
+
 def test_a_host_is_known_by_the_name_in_its_certificate():
     async def scenario(world):
         await world.host(context=tls().server_context())

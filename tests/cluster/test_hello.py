@@ -32,8 +32,9 @@ def test_another_version_may_say_more():
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         (3).to_bytes(LENGTH_BYTES, "little") + b"\xc1\xc1\xc1",
+        encode_hello(Hello(protocol=3, version="1.2", model="Z")).replace(b"Z", b"\xdb"),
     ],
-    ids=["long", "HTTP", "TLS", "no msgpack"],
+    ids=["long", "HTTP", "TLS", "no msgpack", "no UTF-8"],
 )
 def test_what_is_no_hello_is_refused(data):
     with pytest.raises(WireError, match="hello"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import openai
+import pytest
 from e2e_support import MODEL, metric, wait_until
 
 from firelane.bench.server import ServerProcess
@@ -11,9 +12,11 @@ OPTIONS = ["--replicas", "2", "--share-pages", "--routing", "least-requests"]
 PROMPT = "import os\n\ndef walk(path):\n    for name in os.listdir(path):\n" * 24
 
 
-def test_a_busy_engine_gives_its_pages_to_an_idle_one(environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("gateways", ["1", "2"])
+def test_a_busy_engine_gives_its_pages_to_an_idle_one(environ: dict[str, str], gateways: str) -> None:
+    """Each of several gateway processes knows what the engines have from them."""
     with (
-        ServerProcess(OPTIONS, environ=environ) as server,
+        ServerProcess([*OPTIONS, "--gateways", gateways], environ=environ) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         wait_until(lambda: metric(server.url, "firelane:replicas_up") == 2)

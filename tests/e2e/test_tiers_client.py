@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import openai
+import pytest
 from e2e_support import MODEL, TIMEOUT_S, metric, wait_until
 
+from firelane.backends.cpu.rank_group import usable_cores
 from firelane.bench.server import ServerProcess
 
 PROMPT = "import os\n\ndef walk(path):\n    for name in os.listdir(path):\n" * 30
@@ -65,3 +67,18 @@ def test_pages_outlive_engines(environ: dict[str, str], tmp_path: Path) -> None:
         last = ask(server)
         assert last.choices[0].text == first.choices[0].text
         assert last.usage.prompt_tokens_details.cached_tokens == 0
+
+
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="ranks need a core each")
+def test_pages_of_ranks_outlive_them(environ: dict[str, str], tmp_path: Path) -> None:
+    tiers = ["--kv-offloading-size", "0.05", "--kv-disk", str(tmp_path / "pages"), "--kv-disk-size", "0.05"]
+    ranks = ["--backend", "cpu", "--tensor-parallel-size", "2"]
+    with ServerProcess([*ranks, *tiers], environ=environ) as server:
+        first = ask(server)
+        wait_until(lambda: written(server, first.usage.prompt_tokens // 16 * 16))
+        (pid,) = server.engine_pids
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: count(server, "engine_deaths_total") > 0)
+        second = ask(server)
+        assert second.choices[0].text == first.choices[0].text
+        assert by_tier(second)["disk"] > 0

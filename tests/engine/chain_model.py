@@ -14,7 +14,7 @@ from firelane.contract import (
     NOTHING,
     SAMPLE,
     ZERO_STATE,
-    PageMemory,
+    HostPages,
     SlotState,
     StepLimits,
     StepOutputs,
@@ -146,12 +146,12 @@ class ChainExecutor:
 
     @property
     def page_memory(self):
-        return PageMemory(pages=self.kv.view(np.uint8), layout_id="chain")
+        return HostPages(pages=self.kv.view(np.uint8), layout_id="chain")
 
     @property
     def state_memory(self):
         states = self.states[:, None].view(np.uint8)
-        return PageMemory(pages=states, layout_id="chain") if self.limits.state_bytes else None
+        return HostPages(pages=states, layout_id="chain") if self.limits.state_bytes else None
 
     @property
     def pending(self):

@@ -14,13 +14,16 @@ from firelane.gateway.engines.in_flight import InFlight
 from firelane.kv.transfer import ExportedPool, PeerTransfer
 from firelane.wire.frames import NewRequest
 from tests.engine.driver import Driver
+from tests.kv.shared_pages import copied
 
 
 @contextmanager
-def connected(source: Driver, reader: Driver) -> Iterator[tuple[PeerTransfer, PeerTransfer]]:
-    """The transfers of both, whose pages lie where their executors say: the second has them from the
-    first."""
-    transfers = tuple(transfer_of(d) for d in (source, reader))
+def connected(
+    source: Driver, reader: Driver, *, copies: bool = False
+) -> Iterator[tuple[PeerTransfer, PeerTransfer]]:
+    """The transfers of both, whose pages lie where their executors say: the second has them from the first.
+    copies: they are no arrays."""
+    transfers = tuple(transfer_of(d, copies=copies) for d in (source, reader))
     theirs, ours = socket.socketpair()
     transfers[0].export(theirs)
     transfers[1].attach(ours)
@@ -32,10 +35,11 @@ def connected(source: Driver, reader: Driver) -> Iterator[tuple[PeerTransfer, Pe
             transfer.close()
 
 
-def transfer_of(d: Driver) -> PeerTransfer:
-    executor = d.executor
-    pool = ExportedPool(executor.page_memory, d.core.kv, "one model", states=executor.state_memory)
-    return PeerTransfer(pool)
+def transfer_of(d: Driver, *, copies: bool) -> PeerTransfer:
+    pages, states = d.executor.page_memory, d.executor.state_memory
+    if copies:
+        pages, states = copied(pages), copied(states)
+    return PeerTransfer(ExportedPool(pages, d.core.kv, "one model", states=states))
 
 
 class HandedOver:
@@ -121,9 +125,12 @@ class HandedOver:
 
 
 @contextmanager
-def handed_over(prefill: Driver, decode: Driver) -> Iterator[HandedOver]:
-    """Both as one, with as much patience for pages as the slowest machine needs."""
-    with pytest.MonkeyPatch.context() as patch, connected(prefill, decode) as (source, _):
+def handed_over(prefill: Driver, decode: Driver, *, copies: bool = False) -> Iterator[HandedOver]:
+    """Both as one, with as much patience for pages as the slowest machine needs. copies: as in connected."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        connected(prefill, decode, copies=copies) as (source, _),
+    ):
         for name in ("UNKNOWN_S", "LEAST_S", "MOST_S"):
             patch.setattr(pulls, name, 120.0)
         yield HandedOver(prefill, decode, source.engine_id)

@@ -62,12 +62,13 @@ batches = st.lists(st.lists(requests, min_size=1, max_size=3), min_size=1, max_s
     sizes=st.tuples(own, own),
     schedule=batches,
     counts=st.lists(st.integers(0, 4), max_size=60),
-    run_first=st.booleans(),
+    ways=st.tuples(st.booleans(), st.booleans()),
 )
 def test_all_get_what_they_get_alone(
-    driver, request_of, alone, embedding_of, tiles, shared, sizes, schedule, counts, run_first
+    driver, request_of, alone, embedding_of, tiles, shared, sizes, schedule, counts, ways
 ):
-    """run_first: each batch ends before the next one comes."""
+    """ways: whether each batch ends before the next one comes, and whether pages are copied, as no arrays."""
+    run_first, copies = ways
     has_state = bool(shared["state_bytes"])
     with tiles(shared["block_size"]):
         engines = [driver(**shared, **own, speculates=bool(counts) and not has_state) for own in sizes]
@@ -75,7 +76,7 @@ def test_all_get_what_they_get_alone(
             for d in engines:
                 speculating(d.executor, counts)
         sent = []
-        with handed_over(*engines) as pair:
+        with handed_over(*engines, copies=copies) as pair:
             for batch in schedule:
                 new = [request_of(len(sent) + i, **fields) for i, fields in enumerate(batch)]
                 sent += new

@@ -53,8 +53,8 @@ def test_a_drive_that_fails_leaves_its_tier_out(driver, tmp_path, monkeypatch, c
 @pytest.mark.parametrize(
     ("sizes", "has_pages", "has_states", "why"),
     [
-        ({"state_bytes": 8, "num_snapshots": 4}, True, False, "several ranks"),
-        ({}, False, False, "several ranks"),
+        ({"state_bytes": 8, "num_snapshots": 4}, True, False, "does not reach all pages of its ranks"),
+        ({}, False, False, "does not reach all pages of its ranks"),
         ({}, True, True, "give it more"),
     ],
     ids=["states of ranks", "ranks", "too small"],

@@ -223,6 +223,38 @@ def test_pages_come_while_the_prompt_is_computed(driver, request_of, monkeypatch
         assert reader_.frames[-1].stats.pulls_stale == 0
 
 
+def test_an_engine_of_another_host_is_sought_ahead_of_the_request(driver, request_of, alone):
+    """Once for both; nobody answers, so the prompt is computed."""
+    sought = []
+    request = request_of(1, range(40))
+    there = msgspec.structs.replace(request, pages_at="there", pages_address="10.0.0.7:5600")
+    with pair(driver) as (_, reader_, transfers):
+        transfers[1]._on_sought = lambda *asked: sought.append(asked)
+        reader_.submit(msgspec.structs.replace(there, prefetch=True))
+        reader_.step()
+        assert sought == [("there", "10.0.0.7:5600")]
+        reader_.submit(there)
+        reader_.step()
+        transfers[1].give_up("there")
+        reader_.run()
+        assert sought == [("there", "10.0.0.7:5600")]
+        assert (reader_.tokens[1], reader_.reasons[1]) == alone(request, 64)
+        assert reader_.frames[-1].stats.pulls_lost == 2
+
+
+def test_an_engine_that_is_to_sleep_expects_nothing(driver, request_of):
+    """It would wait for as long as a prompt may be computed elsewhere."""
+    with pair(driver) as (_, reader_, transfers):
+        reader_.submit(
+            msgspec.structs.replace(request_of(1, range(40)), pages_at=transfers[0].engine_id, prefetch=True)
+        )
+        reader_.core.step()
+        assert not reader_.core.is_idle
+        reader_.core.expect_nothing()
+        reader_.run()
+        assert reader_.core.is_idle
+
+
 def test_an_expected_prompt_that_nobody_computes_is_given_up(driver, request_of, monkeypatch):
     monkeypatch.setattr(pulls, "QUIET_S", 0.02)
     with pair(driver) as (_, reader_, transfers):

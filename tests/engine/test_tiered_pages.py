@@ -15,6 +15,7 @@ from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import AdmitAll, AdmitReused, CachedMemory, HostTier, TieredPages
 from tests.engine.test_resume import VARIETIES, outcome
+from tests.kv.shared_pages import copied
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +31,12 @@ def page_bytes_of(d):
 
 
 @contextmanager
-def tiered(d, *tiers, admission=AdmitAll):
-    """The engine with these tiers; in the end they are closed."""
-    executor = d.executor
-    memory = CachedMemory(executor.page_memory, len(d.core.kv.spans), executor.state_memory)
+def tiered(d, *tiers, admission=AdmitAll, copies=False):
+    """The engine with these tiers; in the end they are closed. copies: its pages are no array."""
+    pages, states = d.executor.page_memory, d.executor.state_memory
+    if copies:
+        pages, states = copied(pages), copied(states)
+    memory = CachedMemory(pages, len(d.core.kv.spans), states)
     tiered = TieredPages(tiers, memory, d.core.kv, admission)
     d.core.have_tiers(tiered)
     try:
@@ -43,10 +46,10 @@ def tiered(d, *tiers, admission=AdmitAll):
 
 
 @contextmanager
-def with_host(driver, slots=256, *, admission=AdmitAll, tenant_slots=None, **sizes):
+def with_host(driver, slots=256, *, admission=AdmitAll, tenant_slots=None, copies=False, **sizes):
     d = driver(**sizes)
     host = HostTier(slots, page_bytes_of(d), tenant_slots)
-    with tiered(d, host, admission=admission) as tiers:
+    with tiered(d, host, admission=admission, copies=copies) as tiers:
         yield d, tiers, host
 
 
@@ -335,15 +338,16 @@ requests = st.tuples(
     st.sampled_from([(2, None), (12, 5), (200, None)]),
     st.integers(14, 26),
     st.sampled_from([None, None, (1, 40), (3, 12), (30, 1)]),
+    st.booleans(),
 )
-def test_random_schedules(driver, request_of, alone, schedule, spans, slots, num_blocks, states):
+def test_random_schedules(driver, request_of, alone, schedule, spans, slots, num_blocks, states, copies):
     """Whatever is in which tier, each request gets what it would get alone."""
     sent = []
     sizes = {"spans": spans, "num_blocks": num_blocks * len(spans)}
     if states:
         rule = SnapshotRule(interval=4, at_least=states[0])
         sizes |= {"state_bytes": 8, "num_snapshots": states[1], "snapshots": rule}
-    with with_host(driver, slots[0], tenant_slots=slots[1], **sizes) as (d, tiers, h):
+    with with_host(driver, slots[0], tenant_slots=slots[1], copies=copies, **sizes) as (d, tiers, h):
         for turn, arrivals in enumerate(schedule):
             for prefix, own, max_tokens, tenant in arrivals:
                 fields = {"salt": tenant.encode(), "tenant": tenant, "max_tokens": max_tokens}

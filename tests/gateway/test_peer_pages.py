@@ -13,6 +13,7 @@ from firelane.cli.engine_options import engine_options
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.load import TenantLoad
 from firelane.gateway.engines.peer_pages import SharedPages
 from firelane.gateway.engines.routing import Router
 from firelane.sources.resolve import EMBEDDED
@@ -31,7 +32,9 @@ class Engine:
     life: int = field(default_factory=itertools.count(1).__next__)
     step_ms: float = 0.0
     token_ms: float = 0.0
+    queued: TenantLoad | None = None
     role: str = "both"
+    pages_address: str = ""
 
     @property
     def engine_id(self) -> str:
@@ -100,7 +103,6 @@ def test_the_router_tells_the_engine_that_it_chooses(shares_pages):
     [
         (["--share-pages"], "of --replicas"),
         (["--share-pages", "--prefill", "1", "--decode", "1"], "of --replicas"),
-        (["--share-pages", "--replicas", "2", "--gateways", "2"], "--gateways beside"),
         (["--share-pages", "--replicas", "2", "--no-prefix-cache"], "--no-prefix-cache beside --share-pages"),
     ],
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.load import TenantLoad
 from firelane.gateway.engines.page_record import LEAST_PAGES, PageRecord
 from firelane.gateway.engines.policies import (
     GATE_TOKENS,
@@ -33,6 +34,7 @@ class Engine:
     life: int = field(default_factory=itertools.count(1).__next__)
     step_ms: float = 0.0
     token_ms: float = 0.0
+    queued: TenantLoad | None = None
 
 
 def engines(*prefill_tokens):

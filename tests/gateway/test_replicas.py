@@ -11,7 +11,7 @@ from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.page_record import PageRecord
-from firelane.gateway.engines.policies import PageAware, tokens_ahead
+from firelane.gateway.engines.policies import PageAware
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.routing import Router
@@ -118,6 +118,10 @@ def play(scenario, **options):
     asyncio.run(run())
 
 
+def work(link):
+    return link.prefill_tokens + link.sequences
+
+
 def test_a_request_goes_to_the_engine_with_the_least_work():
     async def scenario(scene):
         long, _ = await scene.submit(tokens=100)
@@ -125,8 +129,8 @@ def test_a_request_goes_to_the_engine_with_the_least_work():
         assert scene.where() == [[long], ids]
         for engine in scene.engines:
             engine.step()  # prompts are computed: now each counts as one
-        await until(lambda: tokens_ahead(scene.links[0]) == 1)
-        assert [*map(tokens_ahead, scene.links)] == [1, 3]
+        await until(lambda: work(scene.links[0]) == 1)
+        assert [*map(work, scene.links)] == [1, 3]
         last, _ = await scene.submit()
         assert scene.where() == [[long, last], ids]
 
@@ -284,6 +288,23 @@ def test_without_engines_it_says_so():
 
 
 LONG = b"\7\0\0\0" * (4 * PAGE_TOKENS)
+
+
+def test_the_first_engine_is_waited_for_where_another_process_starts_it():
+    async def scenario(scene):
+        assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
+        scene.set.expects_first = True
+        assert (scene.set.state, scene.set.reason) == (LinkState.STARTING, "the engine is starting")
+        waiting = asyncio.create_task(scene.set.until_loaded())
+        await asyncio.sleep(0)
+        scene.add("0")
+        await scene.bring_up(0)
+        await waiting
+        assert scene.set.state is LinkState.READY
+        scene.set.remove(scene.links[0])
+        assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
+
+    play(scenario, count=0)
 
 
 async def tell(scene, index, stored=(), removed=(), **changes):

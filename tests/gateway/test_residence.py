@@ -12,7 +12,9 @@ from service import Service
 
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.handlers.ollama_models import NEVER
 from firelane.gateway.requests import wake_signs
+from firelane.gateway.requests.control import FixedModels
 
 BODY = {"prompt": "say", "max_tokens": 20}
 HEADER = {"x-firelane-reject-if-cold": "true"}
@@ -196,6 +198,14 @@ def test_keep_alive_says_how_long_the_model_stays(service, cold) -> None:
         assert cold.kept[-1] == seconds
     body["keep_alive"] = "soon"
     assert service.http.post("/api/generate", json=body).status_code == 400
+
+
+@pytest.mark.parametrize("keep_s", [1e12, 1e25, float("inf")])
+def test_a_model_that_is_kept_for_ages_leaves_never(service, cold, monkeypatch, keep_s) -> None:
+    service.run(cold.come)
+    monkeypatch.setattr(FixedModels, "keep_s", lambda *_: keep_s)
+    (running, *_) = service.http.get("/api/ps").json()["models"]
+    assert running["expires_at"] == NEVER
 
 
 def test_an_empty_request_that_keeps_nothing_unloads(service, cold) -> None:

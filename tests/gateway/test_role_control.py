@@ -62,6 +62,18 @@ def test_the_least_busy_engine_changes_and_streams_go_on():
     play(scenario, P, D, D)
 
 
+def test_latencies_of_all_gateway_processes_count():
+    async def scenario(scene):
+        metrics = Metrics()
+        control = controlled(scene, metrics)
+        place = len(metrics.ttft.bounds) - 1
+        metrics.ttft.others = {str(place): 20.0}
+        control.sweep(20.0)
+        assert roles_of(scene).count(P) == 2
+
+    play(scenario, P, D, D)
+
+
 def test_nothing_changes_while_one_kind_is_missing():
     async def scenario(scene):
         metrics = Metrics()

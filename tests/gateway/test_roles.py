@@ -7,13 +7,21 @@ import asyncio
 import msgspec
 import pytest
 from fake_engine import FakeEngine
-from test_replicas import ANSWER, Scene, Sink, until
+from test_replicas import ANSWER, Scene, Sink, until, work
 
 from firelane.errors import RequestError
+from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.policies import tokens_ahead
-from firelane.gateway.engines.roles import change_role
-from firelane.gateway.engines.routing import BUSY_TOKENS, CHUNK_TOKENS, SLOWER, SPARE_TOKENS, WORTH_TOKENS
+from firelane.gateway.engines.recovery import NoRecovery, Resume
+from firelane.gateway.engines.roles import change_role, take_role
+from firelane.gateway.engines.routing import (
+    BUSY_TOKENS,
+    CHUNK_TOKENS,
+    SLOWER,
+    SPARE_TOKENS,
+    WORTH_TOKENS,
+    Router,
+)
 from firelane.wire.frames import NewRequest, Sampling
 
 LONG, BUSY = 2 * WORTH_TOKENS, 4 * BUSY_TOKENS
@@ -64,7 +72,22 @@ def test_a_prompt_is_computed_by_one_engine_and_goes_on_at_another():
         assert len(scene.engines[1].submitted[0].prompt) == 4 * (LONG + 1)
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)
-        assert [*map(tokens_ahead, scene.links)] == [0, 0]
+        assert [*map(work, scene.links)] == [0, 0]
+
+    play(scenario, P, D)
+
+
+def test_engines_of_one_machine_are_connected_already():
+    """Whatever they give to those of other servers."""
+
+    async def scenario(scene):
+        for place, role in enumerate((P, D)):
+            await scene.bring_up(place, role=role, engine_id=f"e{place}", pages_address="10.0.0.1:5600")
+        assert [link.pages_address for link in scene.links] == ["", ""]
+        await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        requests = [*scene.engines[1].expected, *scene.engines[1].submitted]
+        assert [(one.pages_at, one.pages_address) for one in requests] == [("e0", "")] * 2
 
     play(scenario, P, D)
 
@@ -377,14 +400,57 @@ def test_an_engine_that_starts_again_keeps_its_role():
     play(scenario, P, D)
 
 
+def test_other_gateways_hear_of_each_role():
+    async def scenario(scene):
+        told = []
+        scene.links[0].on_role = told.append
+        for role in (D, D, P):
+            change_role(scene.set, "0", role)
+        assert told == [D, P]
+        successor = EngineLink(name="0")
+        successor.on_role = told.append
+        scene.set.add(successor)
+        assert (successor.assigned_role, told[2:]) == (P, [P])
+        scene.set.remove(successor)
+
+    play(scenario, P, D)
+
+
+def test_a_gateway_moves_its_own_requests_as_it_is_told_of_a_role():
+    async def scenario(scene):
+        _, sink = await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        scene.engines[1].step()
+        await until(lambda: len(sink.tokens) == 2)
+        for _ in range(2):
+            take_role(scene.set, scene.links[1], P)
+        await until(lambda: scene.engines[2].running)
+        assert told(scene.engines[2]) == [(LONG, len(ANSWER), "e1")]
+        take_role(scene.set, scene.links[1], "")
+        assert scene.links[1].role == D  # its own
+        await scene.finish(sink)
+        assert (sink.tokens, sink.started) == (ANSWER, 1)
+
+    play(scenario, P, D, D)
+
+
+def test_another_router_and_recovery_for_what_comes_from_now_on():
+    async def scenario(scene):
+        scene.set.set_up(Resume(), Router.of("least-requests", shares_pages=True))
+        await until(lambda: all(engine.tells_pages for engine in scene.engines))
+        scene.set.set_up(NoRecovery(), Router.of("least-requests"))
+        _, sink = await scene.submit(tokens=LONG)
+        for engine in scene.engines:
+            engine.die()
+        await until(lambda: sink.error is not None)
+
+    play(scenario, BOTH, BOTH)
+
+
 def test_roles_that_cannot_be_changed():
     async def scenario(scene):
         with pytest.raises(RequestError, match="no engine '7' serves: there are 0, 1"):
             change_role(scene.set, "7", P)
-        scene.links[0].is_shared = True
-        with pytest.raises(RequestError, match="one gateway alone"):
-            change_role(scene.set, "0", D)
-        scene.links[0].is_shared = False
         scene.links[0].serve(msgspec.structs.replace(scene.links[0].ready, engine_id=""))
         with pytest.raises(RequestError, match="--prefill and --decode"):
             change_role(scene.set, "0", D)

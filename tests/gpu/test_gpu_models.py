@@ -31,13 +31,6 @@ SIZES: dict[str, Any] = {"max_num_seqs": 64, "max_model_len": 512, "kv_cache_byt
 TEXT = Path(__file__).read_text()[:1000]
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kernels are compiled once for all workers, if FIRELANE_CACHE_DIR says so."""
-    named = os.environ.get("FIRELANE_CACHE_DIR")
-    return Path(named) if named else tmp_path_factory.mktemp("cache")
-
-
 @contextmanager
 def model(cache_dir: Path, **changes: Any) -> Iterator[LLM]:
     with LLM(**{"backend": "cuda", "cache_dir": cache_dir} | SIZES | changes) as llm:

@@ -70,7 +70,10 @@ def test_pages_by_nixl_lie_in_shared_memory(read, mode: str) -> None:
         ((*PREFILL, "--disaggregation-mode", "agg"), "give --disaggregation-mode prefill or decode"),
         ((*PREFILL, "--kv-transfer-address", "8.8.8.8:5600"), "an address of a private network"),
         ((*PREFILL, "--no-prefix-cache"), "pages are found by the prefix cache"),
-        ((*PREFILL, "--tensor-parallel-size", "2"), "pages of ranks do not travel"),
+        (
+            (*PREFILL, "--tensor-parallel-size", "2", "--kv-transport", "nixl"),
+            "pages of several ranks travel over the connection",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(read, words: tuple[str, ...], said: str) -> None:

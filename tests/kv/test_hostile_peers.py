@@ -102,6 +102,16 @@ def test_what_a_reader_has_said_is_of_no_use_on_another_connection(engine):
     genuine._line.close()
 
 
+@pytest.mark.parametrize(
+    "body", [b"\xc1", b"\xa1\xdb", b"\x92\xa1\xdb\x01", b"\x91" * 5000], ids=lambda b: b[:8].hex()
+)
+def test_what_is_no_message_ends_the_connection(lines, body):
+    one, other = lines
+    one.send_bytes(memoryview(len(body).to_bytes(4, "little") + body))
+    with pytest.raises(ConnectionLostError, match="not a message"):
+        other.receive(Join)
+
+
 @pytest.mark.parametrize("changes", [{"engine_id": "other"}, {"identity": "x"}, {"sizes": [1]}])
 def test_what_was_changed_on_the_way_is_refused(engine, changes):
     line = offered(engine)

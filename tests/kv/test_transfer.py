@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from firelane.contract import PageMemory
+from firelane.contract import HostPages
 from firelane.kv import WantedPage
 from firelane.kv.transfer import KVPeerError, PlainCopier, page_copier, reader
 from firelane.kv.transfer.checksum import checksum
@@ -30,7 +30,7 @@ def copier(request, cache_dir):
     return PlainCopier() if request.param == "plain" else page_copier(cache_dir)
 
 
-@pytest.fixture(params=["shm", "tcp", "nixl"])
+@pytest.fixture(params=["shm", "tcp", "nixl", "copied"])
 def transport(request, copier):
     return request.param, copier
 
@@ -39,7 +39,8 @@ def test_pages_come_by_their_names(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         assert peer == there.transfer.engine_id
-        assert here.transfer.transport(peer) == transport[0].removesuffix("-installed")
+        way = {"copied": "tcp"}.get(transport[0], transport[0].removesuffix("-installed"))
+        assert here.transfer.transport(peer) == way
         expected = there.fill(prompt(80))
         wanted = here.wanted(prompt(81))
         settled = here.pull(peer, wanted)
@@ -245,6 +246,6 @@ def test_a_model_with_states_has_no_pages_of_one_without(transport):
 
 
 def test_memory_layouts_are_seen_as_they_are():
-    memory = PageMemory(pages=np.zeros((3, 5), np.uint8), layout_id="x")
+    memory = HostPages(pages=np.zeros((3, 5), np.uint8), layout_id="x")
     assert (memory.num_pages, memory.page_bytes, memory.fd) == (3, 5, -1)
     assert WantedPage(0, b"n").group == 0

@@ -15,7 +15,7 @@ from firelane.kv import KvCache, StateSave, StateSnapshots, WantedState
 from firelane.kv.incoming import STATES
 from firelane.kv.transfer import ExportedPool, PeerTransfer, PlainCopier
 from firelane.nixl.processes import HelperAgents
-from tests.kv.shared_pages import page_memory
+from tests.kv.shared_pages import array_of, page_memory
 from tests.kv.thread_agents import ThreadAgents
 
 PAGES, PAGE_BYTES, BLOCK = 40, 9000, 4
@@ -37,12 +37,13 @@ class Engine:
         copier=None,
         has_states=False,
         agents=None,
+        copied=False,
     ):
-        shared = maps or agents is not None
-        self.memory = page_memory(PAGES, page_bytes, layout_id=layout_id, shared=shared)
+        kind = {"shared": maps or agents is not None, "copied": copied}
+        self.memory = page_memory(PAGES, page_bytes, layout_id=layout_id, **kind)
         self.states = states = None
         if has_states:
-            self.states = page_memory(LIVE + SNAPSHOTS, STATE_BYTES, layout_id="states", shared=shared)
+            self.states = page_memory(LIVE + SNAPSHOTS, STATE_BYTES, layout_id="states", **kind)
             states = StateSnapshots(SNAPSHOTS, block_size=BLOCK, first=LIVE)
         self.kv = KvCache(PAGES, BLOCK, states=states)
         self.lost = []
@@ -68,11 +69,11 @@ class Engine:
         self.kv.reserve(tables, self.kv.search.no_hit)
         pages = tables.held(0)
         for page in pages:
-            self.memory.pages[page] = np.frombuffer(secrets.token_bytes(self.memory.page_bytes), np.uint8)
+            array_of(self.memory)[page] = np.frombuffer(secrets.token_bytes(self.memory.page_bytes), np.uint8)
         self.kv.publish(tables, chain, prompt, len(prompt) // BLOCK)
         self.kv.release(tables)
         return {
-            name: self.memory.pages[page].copy()
+            name: array_of(self.memory)[page].copy()
             for name, page in zip(chain.names(prompt, len(prompt) // BLOCK), pages, strict=False)
         }
 
@@ -81,7 +82,7 @@ class Engine:
         states = self.kv.states
         held, save = states.begin(NO_SNAPSHOT, ()), StateSave(0, len(prompt), next(states.free()), False)
         states.take(held, save)
-        place = self.states.pages[LIVE + save.snapshot]
+        place = array_of(self.states)[LIVE + save.snapshot]
         place[:] = np.frombuffer(secrets.token_bytes(STATE_BYTES), np.uint8)
         states.publish(held, save, self.kv.chain(b""), prompt)
         return place.copy()
@@ -96,7 +97,7 @@ class Engine:
         came = names[settled.state] if settled.state >= 0 else b""
         self.kv.states.incoming.settle(state.place, came, state.tenant)
         self.kv.check_integrity([])
-        return settled, self.states.pages[self.kv.locate(STATES, came)[0]] if came else None
+        return settled, array_of(self.states)[self.kv.locate(STATES, came)[0]] if came else None
 
     def wanted(self, prompt, salt=b""):
         return self.kv.search.wanted(self.kv.chain(salt), prompt, len(prompt))
@@ -123,7 +124,7 @@ class Engine:
     def content(self, wanted):
         """Of the pages that have these names here."""
         places = [(page.name, self.kv.locate(*page.key)[0]) for page in wanted]
-        return {name: self.memory.pages[page] for name, page in places if page >= 0}
+        return {name: array_of(self.memory)[page] for name, page in places if page >= 0}
 
 
 def connection(transport):
@@ -141,7 +142,7 @@ def engine_of(transport, **facts):
     """An engine that is ready for this transport."""
     name, copier = transport
     agents = AGENTS[name]() if name in AGENTS else None
-    return Engine(maps=name == "shm", copier=copier, agents=agents, **facts)
+    return Engine(maps=name == "shm", copier=copier, agents=agents, copied=name == "copied", **facts)
 
 
 @contextmanager

@@ -203,6 +203,23 @@ def test_parts_of_a_killed_process_are_removed(shop: Workshop) -> None:
     assert not left.exists()
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_temporary_files_of_a_killed_compiler_go_with_the_next_build(shop: Workshop, parts: int) -> None:
+    dies = shop.compiler('echo half > "$TMPDIR/cc1.s"; kill -9 $$')
+    with pytest.raises(CompilerError, match="exit code -9"):
+        shop.build(dies, parts=parts)
+    assert not list(shop.cache.rglob("cc1.s"))
+    seen = shop.compiler('ls -A "$TMPDIR" >> "$(dirname "$0")/seen"; echo half > "$TMPDIR/cc1.s"')
+    left = shop.build(seen, parts=parts).with_suffix(".parts")
+    left.mkdir()
+    (left / "cc2.s").write_text("of a process that was killed")
+    shop.build(seen, parts=parts, cpu_key="other")
+    left.with_suffix(".so").unlink()
+    shop.build(seen, parts=parts)
+    assert "cc2.s" not in (shop.root / "seen").read_text()
+    assert not list(shop.cache.rglob("cc?.s"))
+
+
 # ---- errors
 
 

@@ -274,6 +274,24 @@ def test_a_load_that_is_killed_is_tried_again_at_once_but_not_for_ever() -> None
     run(scenario)
 
 
+def test_the_other_engine_that_wakes_serves_while_one_that_died_is_loaded_again() -> None:
+    async def scenario() -> None:
+        node = FakeNode()
+        a = node.make("a")
+        await node.want(a.model)
+        await node.sleep(a.model, 1.0)
+        a.at_once = False
+        wanted = asyncio.ensure_future(node.want(a.model))
+        await settle(lambda: a.model.state is S.WAKING)
+        a.die()
+        assert a.model.state is S.LOADING
+        a.awake()
+        await wanted
+        assert a.model.state is S.READY
+
+    run(scenario)
+
+
 def test_an_engine_that_dies_in_standby_is_not_started_again() -> None:
     async def scenario() -> None:
         node = FakeNode()

@@ -79,6 +79,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
         ("[models.a]\npinned = 1", "line 2: models.a.pinned: 1 is not true or false"),
         ('[models.a]\nload = "lazy"', "line 2: models.a.load: 'lazy' is not one of start, request"),
         ("[models.a]\nsource = 7", "line 2: models.a.source: 7 is not a directory or a hub id"),
+        ('[models."a\\nb"]', "a model needs a name that can be printed"),
         ("[models.a]\n\ntenants = [3]", "line 3: models.a.tenants: 3 is not a name"),
         ('[models."a/b"]\nidle_s = "1"', "line 2: models.\"a/b\".idle_s: '1' is not a number"),
         ('[models.a]\n[models.b]\naliases = ["a"]', "line 3: models.b.aliases: the name 'a' is given twice"),

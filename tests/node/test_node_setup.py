@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from firelane.cli.node_need import GIB
+from firelane.cli import main
+from firelane.cli.node_need import GIB, default_kv_bytes
 from firelane.cli.node_plan import PackedFile
 from firelane.cli.node_setup import NodeReader
+from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
+from firelane.gateway.engines.role_targets import RoleTargets
+from firelane.gateway.tenants.keyfile import hashed, new_key
 from firelane.sources.resolve import EMBEDDED
 
 
@@ -59,7 +64,7 @@ weights_pages = "huge"
     [
         ("[server]\nprot = 1\n[models.a]", "line 2: server.prot: no such key: did you mean port"),
         ("[server]\nport = 99999\n[models.a]", "line 2: server.port: .*99999 is not a port"),
-        ('[server]\nport = "x"\n[models.a]', "line 2: server.port: 'x' is not what the option takes"),
+        ('[server]\nport = "x"\n[models.a]', "line 2: server.port: 'x' is not a whole number"),
         ('[server]\nhost = "0.0.0.0"\n[models.a]', "line 1: server: .*no key would be needed"),
         (
             "[server]\nallow_anonymous = 1\n[models.a]",
@@ -77,18 +82,119 @@ weights_pages = "huge"
         ),
         (
             "[node]\nbudget_gib = 1.5\n[engine]\nkv_cache_gib = 1\n[models.a]\npinned = true\n[models.b]",
-            "line 3: models.a|beside 1.01 GiB of pinned models",
+            "models.b: it needs 1.01 GiB .* 1.01 GiB of it for pinned models",
         ),
         (
             '[node]\nbudget_gib = 1.5\n[models.a]\nload = "start"\nkv_cache_gib = 1\n'
             '[models.b]\nload = "start"\nkv_cache_gib = 1',
             "models that are pinned or loaded at the start need 2.02 GiB, and the node has 1.50",
         ),
+        ('[models.a]\ntenants = ["acme"]', "line 2: models.a.tenants: without server.api_keys there are no"),
     ],
 )
 def test_what_is_wrong_is_told_with_line_and_key(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         reader(tmp_path, text).read()
+
+
+ROLES = "prefill = 1\ndecode = 2"
+
+
+def test_models_have_roles_and_shared_pages_of_their_own(tmp_path: Path) -> None:
+    text = f"""
+[server]
+gateways = 2
+[engine]
+kv_cache_gib = 0.06
+[models.roles]
+{ROLES}
+role_controller = "ttft=500ms,itl=50ms"
+routing = "least-tokens"
+[models.shares]
+replicas = 2
+share_pages = true
+[models.plain]
+"""
+    roles, shares, plain = reader(tmp_path, text).read().models
+    assert roles.engines.roles == ("prefill", "decode", "decode")
+    assert [one.role for one in roles.engines.configs()] == ["prefill", "decode", "decode"]
+    assert (roles.engines.replicas, roles.engines.models, roles.engines.index) == (3, 3, 0)
+    assert (roles.gateway.routing, roles.engines.routing) == ("least-tokens", "least-tokens")
+    assert roles.gateway.role_targets == RoleTargets(ttft_s=0.5, itl_s=0.05)
+    assert {one.kv_cache_memory for one in shares.engines.configs()} == {"shared"}
+    assert (shares.gateway.shares_pages, plain.gateway.shares_pages) == (True, False)
+    assert {one.kv_cache_memory for one in plain.engines.configs()} == {"private"}
+    kv = roles.engines.engine.kv_cache_bytes
+    weights = [model.policy.need_bytes - kv for model in (roles, shares, plain)]
+    assert weights == [3 * weights[2], 2 * weights[2], weights[2]]
+
+
+def test_a_cache_that_nobody_has_sized_has_a_sequence_for_each_engine(tmp_path: Path) -> None:
+    text = f"[models.roles]\n{ROLES}\n[models.plain]\n"
+    tight = f"[node]\nbudget_gib = 0.05\n{text}"
+    roles, plain = reader(tmp_path, tight).read().models
+    assert roles.engines.engine.kv_cache_bytes == 3 * need_of_one_sequence(plain.engines.engine)
+
+
+def need_of_one_sequence(engine: EngineConfig) -> int:
+    return default_kv_bytes(msgspec.structs.replace(engine, kv_cache_bytes=None), 0).kv_cache_bytes or 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[models.a]\nprefill = 1", "line 2: models.a.prefill: prefill alone: say with decode how many"),
+        (
+            f"[engine]\n{ROLES}\n[models.a]\nreplicas = 2",
+            "line 5: models.a.replicas: replicas beside prefill",
+        ),
+        ("[engine]\ndecode = 1\n[models.a]", "line 2: engine.decode: decode alone: say with prefill"),
+        ("[models.a]\nshare_pages = true", "line 2: models.a.share_pages: share_pages is of replicas"),
+        (
+            '[models.a]\nrole_controller = "ttft=1s,itl=1s"',
+            "line 2: models.a.role_controller: role_controller: .*give prefill and decode, too",
+        ),
+        (
+            f'[models.a]\n{ROLES}\nrole_controller = "ttft"',
+            "line 4: models.a.role_controller: role_controller ttft: give both targets",
+        ),
+        (
+            f"[models.a]\n{ROLES}\nno_prefix_cache = true",
+            "line 4: models.a.no_prefix_cache: no_prefix_cache beside prefill and decode",
+        ),
+        ("[models.a]\nprefill = 0", "line 2: models.a.prefill: 0 is not 1 or more"),
+        (
+            f"[node]\nbudget_gib = 0.03\n[models.a]\n{ROLES}\nkv_cache_gib = 0.001",
+            "line 3: models.a: it needs 0.03 GiB .*, and the node has 0.03 GiB",
+        ),
+    ],
+)
+def test_roles_that_cannot_be_are_refused_at_their_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        reader(tmp_path, text).read()
+
+
+def test_other_roles_are_other_engines(tmp_path: Path) -> None:
+    text = f"[models.a]\n{ROLES}"
+    (one,), (same,), (other,) = (
+        reader(tmp_path, changed).read().models
+        for changed in (text, text + '\nrole_controller = "ttft=1s,itl=1s"', text.replace("2", "3"))
+    )
+    assert not same.engines_differ(one)
+    assert "role_targets=None->" in one.difference(same)
+    assert other.engines_differ(one)
+
+
+def test_tenants_that_the_key_file_lacks_are_told(tmp_path: Path, capsys) -> None:
+    text = '[server]\napi_keys = "keys.toml"\n[models.a]\ntenants = ["acme", "acne"]\n[models.b]'
+    setup = reader(tmp_path, text).read()
+    with pytest.raises(UsageError, match=r"keys\.toml"):
+        setup.unknown_tenants()
+    (tmp_path / "keys.toml").write_text(f'[tenants.acme]\nkeys = ["{hashed(new_key())}"]\n')
+    (line,) = setup.unknown_tenants()
+    assert line == f"a: {tmp_path}/keys.toml has no tenant 'acne' with a key: did you mean acme?"
+    assert main(["node", str(tmp_path / "node.toml"), "--check"]) == 0
+    assert line in capsys.readouterr().out
 
 
 def test_what_differs_between_two_files(tmp_path: Path) -> None:

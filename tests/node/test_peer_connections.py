@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,29 +12,52 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firelane.contract import PageMemory
+from firelane.backends.cpu.memory import renew, shared_zeroed
+from firelane.contract import HostPages
 from firelane.engine.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
 from firelane.kv.transfer import PlainCopier
 from firelane.node import peer_connections
 from firelane.node.peer_connections import PeerConnections
-from firelane.wire.peers import PeerLost, PeerReady, send
+from firelane.wire.peers import PeerConnection, PeerLost, PeerReady, send
 
 
 class Core:
-    """As much of an engine as its peers see."""
+    """As much of an engine as its peers see, and its pages of one block each."""
 
-    def __init__(self):
+    def __init__(self, *, shared=False):
         self.kv = KvCache(4, 4)
+        self._fd, self._bytes = shared_zeroed(4 * 32) if shared else (-1, np.zeros(4 * 32, np.uint8))
+        pages = self._bytes[: 4 * 32].reshape(4, 32)
+        self.memory = HostPages(pages=pages, layout_id="layout", fd=self._fd)
+
+    def publish(self, salt, value):
+        """A page of this content; returns its name."""
+        tokens, chain = np.arange(4, dtype=np.int32), self.kv.chain(salt)
+        tables = self.kv.share(4, self.kv.search.no_hit)
+        self.kv.reserve(tables, self.kv.search.no_hit)
+        self.memory.pages[tables.held(0)] = value
+        self.kv.publish(tables, chain, tokens, 1)
+        self.kv.release(tables)
+        return WantedPage(0, chain.names(tokens, 1)[0])
+
+    def standby(self, peers):
+        """As EngineStandby."""
+        self.kv.forget()
+        peers.standby()
+        renew(self._fd, self._bytes)
+
+    def close(self):
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def have_pages_from(self, transfer, address=""):
         self.transfer, self.address = transfer, address
 
 
-def join(node, identity="model"):
-    core = Core()
-    memory = PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="layout")
-    return core, EnginePeers(node.join(), core, memory, identity, PlainCopier())
+def join(node, identity="model", *, shared=False):
+    core = Core(shared=shared)
+    return core, EnginePeers(node.join(), core, core.memory, identity, PlainCopier())
 
 
 async def until(condition):
@@ -46,15 +71,16 @@ def play(scenario):
         node = PeerConnections()
         joined = []
 
-        def enter(identity="model"):
-            joined.append(join(node, identity))
+        def enter(identity="model", **options):
+            joined.append(join(node, identity, **options))
             return joined[-1]
 
         try:
             await scenario(enter)
         finally:
-            for _, peers in joined:
+            for core, peers in joined:
                 await asyncio.to_thread(peers.close)
+                core.close()
             node.close()
 
     asyncio.run(run())
@@ -120,6 +146,80 @@ def test_an_engine_that_is_gone_is_forgotten():
     play(scenario)
 
 
+def mapped():
+    """Files of pages that this process has mapped, whoever made them."""
+    return Path("/proc/self/maps").read_text().count("firelane-kv ")
+
+
+def test_an_engine_in_standby_is_let_go_and_comes_back():
+    """Whatever others have mapped of it would stay in memory."""
+
+    async def scenario(enter):
+        first, second, third = (enter(shared=True) for _ in range(3))
+        everyone = (first, second, third)
+
+        def all_know():
+            return all(knows(one[0], *(o for o in everyone if o is not one)) for one in everyone)
+
+        await until(all_know)
+        with_peers = mapped()
+        await asyncio.to_thread(first[1].standby)
+        assert first[0].transfer.peers == []
+        await until(lambda: knows(second[0], third) and knows(third[0], second))
+        await until(lambda: mapped() == with_peers - 4)  # it has none of theirs, and they have none of it
+        await asyncio.to_thread(second[1].standby)
+        await until(lambda: knows(third[0]))
+        for one in (second, first):
+            await asyncio.to_thread(one[1].wake)
+        await until(all_know)
+        assert mapped() == with_peers
+
+    play(scenario)
+
+
+def test_pages_forgotten_in_standby_are_not_had_under_their_old_names():
+    async def scenario(enter):
+        (source, peers), reader = enter(shared=True), enter(shared=True)
+        await until(lambda: peers.engine_id in reader[0].transfer.peers)
+        old = source.publish(b"one", 7)
+        assert await pulled(reader[0], peers, old) == ("ok", 7)
+        page, tag = source.kv.locate(*old.key)
+        await asyncio.to_thread(source.standby, peers)
+        assert not source.memory.pages.any()
+        await asyncio.to_thread(peers.wake)
+        await until(lambda: peers.engine_id in reader[0].transfer.peers)
+        assert (await pulled(reader[0], peers, old))[0] == "stale"
+        new = source.publish(b"two", 9)
+        assert source.kv.locate(*new.key) == (page, tag + 2)
+        assert await pulled(reader[0], peers, new) == ("ok", 9)
+
+    play(scenario)
+
+
+async def pulled(reader, source, wanted):
+    """The outcome, and what is in the reader's first page then."""
+    reader.transfer.pull(source.engine_id, [wanted], [0], time.monotonic() + 60)
+    outcome = (await settled_of(reader.transfer)).outcome
+    return outcome, int(reader.memory.pages[0, 0])
+
+
+def test_a_standby_before_the_first_connection():
+    """An engine that sleeps takes no connection, however late that comes."""
+
+    async def scenario(enter):
+        first = enter(shared=True)
+        await asyncio.to_thread(first[1].standby)
+        second = enter(shared=True)
+        ours, theirs = socket.socketpair()
+        with ours:
+            first[1]._connect(PeerConnection("source", "other"), theirs)
+            assert await asyncio.to_thread(ours.recv, 1) == b""
+        await asyncio.to_thread(first[1].wake)
+        await until(lambda: knows(first[0], second) and knows(second[0], first))
+
+    play(scenario)
+
+
 def descriptors(path: Path) -> int:
     """Of a file, in this process; others of the process come and go."""
     found = 0
@@ -147,6 +247,6 @@ def test_who_is_not_here_is_not_connected_again():
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("memory", [None, PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
+@pytest.mark.parametrize("memory", [None, HostPages(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
 def test_without_pages_or_a_socket_there_are_no_peers(memory):
     assert isinstance(connect_peers(None, Core(), memory, "model", PlainCopier()), NoPeers)

@@ -11,10 +11,11 @@ import pytest
 from firelane.cli import build_parser, router_options
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.router_options import with_routers
-from firelane.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.kv.transfer import PeerTransfer
+from firelane.node import remote_peers
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig, is_private
 from firelane.wire.peers import PeerConnection, PeerMissing, PeerReady, PeerSought, receive, send
@@ -84,6 +85,31 @@ def test_an_address_that_cannot_be_used_is_answered(address):
         reader.close()
 
     run(test)
+
+
+def test_an_address_that_never_answers_is_not_tried_again_at_once(monkeypatch):
+    """However long the attempt has taken."""
+    tried, attempt_s = [], SOON_S / 2
+
+    async def nowhere(address):
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        monkeypatch.setattr(loop, "time", lambda: real() + attempt_s)
+        tried.append(address)
+        raise TimeoutError
+
+    monkeypatch.setattr(remote_peers, "RETRY_S", attempt_s - 20)
+    monkeypatch.setattr(remote_peers, "_connected", nowhere)
+
+    async def test():
+        reader = Server()
+        for _ in range(2):
+            send(reader.sock, PeerSought("source", "10.0.0.1:1"))
+            assert await reader.receive() == (PeerMissing("source"), [])
+        reader.close()
+
+    run(test)
+    assert tried == ["10.0.0.1:1"]
 
 
 def test_without_other_servers_nobody_is_sought():
@@ -187,9 +213,8 @@ def test_each_engine_has_a_port(tmp_path):
         (["10.0.0.1:65535"], {}, "a port from 1 to 65534"),
         (["10.0.0.1:5600"], {"key": "short"}, "FIRELANE_CLUSTER_KEY has 5 bytes"),
         (["10.0.0.1:5600", "--take-over"], {}, "--take-over"),
-        (["10.0.0.1:5600", "--engines", "10.0.0.2"], {}, "--engines"),
         (["10.0.0.1:5600"], {"prefix_cache": False}, "--no-prefix-cache"),
-        (["10.0.0.1:5600"], {"tensor_parallel_size": 2}, "--tensor-parallel-size 2"),
+        (["10.0.0.1:5600"], {"hosts": HostsConfig(count=2, own=0, address="h", port=1)}, "--nnodes 2"),
     ],
 )
 def test_what_is_refused(tmp_path, words, changes, why):

@@ -191,6 +191,27 @@ def test_without_the_right_to_list(model: Path, cache: Path, monkeypatch: pytest
         resolve(URL, cache_dir=cache)
 
 
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [("denied", "listing"), ("other", "listing"), ("missing", "head"), ("unreachable", "head")],
+)
+def test_what_denies_the_list_and_all_else_is_told_by_the_list(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, reason: str, says: str
+) -> None:
+    """An answer to HEAD has no body: wrong or expired keys look like others there."""
+
+    def denied(_: ObjectStore) -> list[StoredObject]:
+        raise StoreError("listing", reason="denied")
+
+    def refused(*_: object) -> StoredObject:
+        raise StoreError("head", reason=reason)
+
+    monkeypatch.setattr(ObjectStore, "list", denied)
+    monkeypatch.setattr(ObjectStore, "head", refused)
+    with pytest.raises(StoreError, match=f"^{says}$"):
+        resolve(URL, cache_dir=cache)
+
+
 def test_a_web_server_lists_nothing(model: Path, buckets: Path, cache: Path) -> None:
     del model
     (buckets / "bucket").rename(buckets / "host")

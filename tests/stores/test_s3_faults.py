@@ -95,7 +95,7 @@ REFUSED = {
     ),
     "rights": (
         Fault(status=403, code="AccessDenied"),
-        r"access is denied \(AccessDenied\): may they read",
+        r"access is denied \(AccessDenied\): the credentials need the right",
     ),
     "expired": (Fault(status=400, code="ExpiredToken"), r"have expired \(ExpiredToken\): renew them"),
     "clock": (Fault(status=403, code="RequestTimeTooSkewed"), "the clock of this machine is wrong"),
@@ -131,6 +131,14 @@ def test_wrong_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     with pytest.raises(StoreError, match=r"credentials are wrong \(SignatureDoesNotMatch\)") as raised:
         opened("s3://bucket/model").fetch("config.json")
+    assert raised.value.reason == "denied"
+
+
+def test_azure_without_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(StoreError, match="no credentials: set AZURE_STORAGE_ACCOUNT_NAME and") as raised:
+        opened("az://container/model").list()
     assert raised.value.reason == "denied"
 
 

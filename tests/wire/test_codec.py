@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.wire.codec import FrameReader, WireError, encode
+from firelane.wire.codec import LENGTH_BYTES, FrameReader, WireError, encode
 from firelane.wire.frames import (
     Abort,
     Drain,
@@ -16,6 +17,7 @@ from firelane.wire.frames import (
     FromEngine,
     NewRequest,
     Progress,
+    Ready,
     Rejected,
     Sampling,
     Started,
@@ -46,6 +48,19 @@ FROM_ENGINE = [Progress("load", 1.0, 2.0), Failed("no", 1), STEP, Rejected(9, "t
 )
 def test_round_trip(frame, kind):
     assert FrameReader(kind).feed(encode(frame)) == [frame]
+
+
+def test_an_engine_that_knows_of_no_address_for_pages_has_none():
+    """Its Ready ends before the newest fields."""
+    sizes = dict.fromkeys(
+        ("pid", "vocab_size", "max_model_len", "max_num_seqs", "block_size", "num_blocks"), 1
+    )
+    more = {"weights_bytes": 1, "kv_bytes": 1, "load_s": 0.5, "role": "prefill"}
+    ready = Ready(protocol=9, model="m", **sizes, **more, pages_address="10.0.0.1:5600")
+    fields = msgspec.msgpack.decode(encode(ready)[LENGTH_BYTES:])
+    body = msgspec.msgpack.encode(fields[:-1])
+    frames = FrameReader(FromEngine).feed(encode(ready) + len(body).to_bytes(LENGTH_BYTES, "little") + body)
+    assert frames == [ready, msgspec.structs.replace(ready, pages_address="")]
 
 
 @given(

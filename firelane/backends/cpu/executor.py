@@ -99,9 +99,9 @@ class CpuExecutor:
         self._check = check or NoCheck()
         self._link = link
         self._state = state or SlotState.allocate(limits, program.vocab_size)
-        together = link.pages if link else None
-        self._pool = PagePool(layout, shared=shared_pages, memory=together)
-        self._state_pool = StatePool(layout, shared=shared_pages)
+        pages, states = (link.pages, link.states) if link else (None, None)
+        self._pool = PagePool(layout, shared=shared_pages, memory=pages)
+        self._state_pool = StatePool(layout, shared=shared_pages, memory=states)
         self.states = self._state_pool.memory
         self._parts = op_parts(program)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
@@ -219,7 +219,7 @@ class CpuExecutor:
     @property
     def kv_bytes(self) -> int:
         """None of a cache that the first rank of the stage has counted."""
-        is_counted = self._link is not None and self._link.pages is not None and self._link.lane > 0
+        is_counted = self._link is not None and self._layout.shares_cache and self._link.lane > 0
         return 0 if is_counted else self.pages.nbytes
 
     def submit(self, inputs: StepInputs) -> None:
@@ -278,7 +278,9 @@ class CpuExecutor:
         return True
 
     def standby(self) -> GivenBack:
-        for memory in (self._pool.memory, self.states, self.arena, self._scratch):
+        self._pool.standby()
+        self._state_pool.standby()
+        for memory in (self.arena, self._scratch):
             give_back(memory)
         self._check.standby()
         return NOTHING

@@ -1,5 +1,5 @@
 """The memory that the ranks of one machine share: headers (csrc/link.h), the inputs of the steps that all of
-them run, and the rows that they exchange."""
+them run, the rows that they exchange, and pages that the engine's process is to reach."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from firelane.backends.cpu.native import (
     STEP_ARRAYS,
     PeerStruct,
 )
+from firelane.backends.cpu.page_pool import pages_bytes, states_bytes
 from firelane.contract import StepInputs, StepLimits
 from firelane.errors import MachineError
 from firelane.native.pages import give_back
@@ -41,18 +42,26 @@ PAGE = mmap.PAGESIZE
 class LinkSizes:
     """Bytes, alike for all ranks: of a rank's part of a sum, or of rows, of what is gathered of columns, of
     the rows of a step that a rank hands on to the next stage, and of the KV cache that the ranks of a stage
-    have together, if they do."""
+    have together, if they do. own_pages, own_states: of the KV cache and of the recurrent states that each
+    rank has, where the engine's process is to reach them; else 0."""
 
     sum: int
     gathered: int
     mail: int
     pages: int
+    own_pages: int = 0
+    own_states: int = 0
 
     @classmethod
-    def of(cls, layouts: Iterable[Layout]) -> LinkSizes:
-        """Layouts: of all ranks."""
+    def of(cls, layouts: Iterable[Layout], *, reaches: bool = False) -> LinkSizes:
+        """Layouts: of all ranks. reaches: the engine's process is to reach the pages of all."""
+        layouts = list(layouts)
         found = [_exchanged(layout) for layout in layouts]
+        own = [layout for layout in layouts if reaches and not layout.shares_cache]
+        states = [states_bytes(layout) for layout in layouts if reaches and layout.limits.state_bytes]
         return cls(
+            own_pages=_in_pages(max(map(pages_bytes, own), default=0), HUGE_PAGE_BYTES),
+            own_states=_in_pages(max(states, default=0), HUGE_PAGE_BYTES),
             sum=_in_pages(max(sizes.sum for sizes in found)),
             gathered=_in_pages(max(sizes.gathered for sizes in found)),
             mail=_in_pages(max(sizes.mail for sizes in found)),
@@ -69,7 +78,7 @@ def _exchanged(layout: Layout) -> LinkSizes:
         sum=max((n for op, n in sizes.items() if not isinstance(op, Gather)), default=0),
         gathered=max((n for op, n in sizes.items() if isinstance(op, Gather)), default=0),
         mail=sum(layout.row_bytes(value) * rows[value.rows] for value in layout.sent),
-        pages=layout.limits.num_blocks * layout.page_bytes if layout.shares_cache else 0,
+        pages=pages_bytes(layout) if layout.shares_cache else 0,
     )
 
 
@@ -96,8 +105,8 @@ class RankLink:
 
     Behind the headers lie the inputs of `depth` steps in turns, one more than are in flight; then for each
     stage two places, in turns, of its ranks' parts of sums; what is gathered; for each rank the rows of
-    `depth` steps for the next stage; and for each stage the KV cache of its ranks, if they have one
-    together."""
+    `depth` steps for the next stage; for each stage the KV cache of its ranks, if they have one together; and
+    for each rank its own, and its states, if the engine's process is to reach them."""
 
     def __init__(
         self,
@@ -126,7 +135,8 @@ class RankLink:
         self._mail_at = self._gathered_at + sizes.gathered
         behind = self._mail_at + (ranks.pp - 1) * ranks.lanes * self.depth * sizes.mail
         self._pages_at = _in_pages(behind, HUGE_PAGE_BYTES)
-        size = self._pages_at + ranks.pp * sizes.pages
+        self._own_at = self._pages_at + ranks.pp * sizes.pages
+        size = self._own_at + hosts.each * (sizes.own_pages + sizes.own_states)
         self.fd = fd if fd >= 0 else os.memfd_create("firelane-ranks", os.MFD_CLOEXEC)
         if fd < 0:
             os.ftruncate(self.fd, size)
@@ -146,16 +156,35 @@ class RankLink:
         self._steps = 0
 
     def _advise(self) -> None:
-        """Huge pages for the KV cache, where the system has such for files in memory."""
-        if self.sizes.pages:
+        """Huge pages for KV caches and states, where the system has such for files in memory."""
+        if len(self._memory) > self._pages_at:
             with suppress(OSError):
-                length = self.ranks.pp * self.sizes.pages
-                self._memory.madvise(mmap.MADV_HUGEPAGE, self._pages_at, length)
+                self._memory.madvise(mmap.MADV_HUGEPAGE, self._pages_at, len(self._memory) - self._pages_at)
 
     @property
     def pages(self) -> NDArray[np.uint8] | None:
-        """The KV cache of the ranks of this stage, zeroed at first; None where each has its own."""
-        start, size = self._pages_at + self.stage * self.sizes.pages, self.sizes.pages
+        """The KV cache of this rank, zeroed at first; None where it lies in memory of its own."""
+        return self.pages_of(self.rank)
+
+    @property
+    def states(self) -> NDArray[np.uint8] | None:
+        """The recurrent states of this rank; as `pages`."""
+        return self.states_of(self.rank)
+
+    def pages_of(self, rank: int) -> NDArray[np.uint8] | None:
+        """Of a rank of this host."""
+        if self.sizes.pages:
+            return self._part(self._pages_at + self.ranks.stage_of(rank) * self.sizes.pages, self.sizes.pages)
+        return self._part(self._own(rank), self.sizes.own_pages)
+
+    def states_of(self, rank: int) -> NDArray[np.uint8] | None:
+        """Of a rank of this host."""
+        return self._part(self._own(rank) + self.sizes.own_pages, self.sizes.own_states)
+
+    def _own(self, rank: int) -> int:
+        return self._own_at + rank % self.hosts.each * (self.sizes.own_pages + self.sizes.own_states)
+
+    def _part(self, start: int, size: int) -> NDArray[np.uint8] | None:
         return self._bytes[start : start + size] if size else None
 
     @property

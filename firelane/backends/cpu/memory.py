@@ -7,15 +7,20 @@ What of this only Linux has stays in this module: huge pages, files in memory.
 from __future__ import annotations
 
 import fcntl
+import logging
 import mmap
 import os
 import sys
 from contextlib import suppress
+from io import FileIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import OutOfMemoryError, UsageError
+from firelane.native.pages import advise_huge, map_instead, shared_pages
+
+log = logging.getLogger(__name__)
 
 GIB = 1 << 30
 HUGE_PAGE_BYTES = 2 << 20
@@ -57,20 +62,44 @@ def shared_zeroed(nbytes: int, *, reserved: bool = True) -> tuple[int, NDArray[n
         raise _refused(nbytes, error) from error
 
 
+def renew(fd: int, memory: NDArray[np.uint8]) -> None:
+    """Zero pages of another file in the place of those of `shared_zeroed`, under the same descriptor: a file
+    that others may not write to gives no page back to the system, but all of them once nobody has it mapped.
+    The pages are paid for when they are written, and are huge on advice alone. Best effort: where the system
+    makes no file the old one stays."""
+    try:
+        with _file(memory.nbytes, 0) as file:
+            map_instead(memory, file.fileno())
+            _finish(file.fileno(), memory)
+            os.dup2(file.fileno(), fd, inheritable=False)
+    except OSError as error:
+        log.warning("memory_not_given_back bytes=%d error=%r", memory.nbytes, str(error))
+
+
 def _mapped_file(nbytes: int, flags: int) -> tuple[int, NDArray[np.uint8]]:
     size = -(-max(nbytes, 1) // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-    fd = os.memfd_create("firelane-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+    with _file(size, flags) as file:
+        memory = shared_pages(file.fileno(), size)
+        _finish(file.fileno(), memory, is_huge=bool(flags))
+        return os.dup(file.fileno()), memory
+
+
+def _file(size: int, flags: int) -> FileIO:
+    """A new one of this size."""
+    file = FileIO(os.memfd_create("firelane-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags), "r+")
     try:
-        os.ftruncate(fd, size)
-        memory = mmap.mmap(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        os.ftruncate(file.fileno(), size)
     except OSError:
-        os.close(fd)
+        file.close()
         raise
-    if not flags:
-        with suppress(OSError):  # a system without huge pages for files
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return fd, np.frombuffer(memory, np.uint8)
+    return file
+
+
+def _finish(fd: int, memory: NDArray[np.uint8], *, is_huge: bool = False) -> None:
+    """Once it is mapped here. is_huge: its pages are."""
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    if not is_huge:
+        advise_huge(memory)
 
 
 def _refused(nbytes: int, error: OSError) -> OutOfMemoryError:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
-from firelane.backends.cpu.memory import shared_zeroed, zeroed
-from firelane.contract import PageMemory
+from firelane.backends.cpu.memory import renew, shared_zeroed, zeroed
+from firelane.contract import HostPages
+from firelane.native.pages import give_back
 
 FORMAT = 1
 """Of keys and values inside of a page, as csrc/rope.h lays them out."""
@@ -27,20 +28,24 @@ class PagePool:
     ) -> None:
         """memory: of others, who have the pages, too. Raises OutOfMemoryError."""
         self._layout, self._fd = layout, -1
-        num_pages, page_bytes = layout.limits.num_blocks, layout.page_bytes
-        nbytes = num_pages * page_bytes
+        nbytes = pages_bytes(layout)
         if memory is not None:
             self.memory = memory
         elif shared:
             self._fd, self.memory = shared_zeroed(nbytes)
         else:
             self.memory = zeroed(nbytes)
-        self.pages = self.memory[:nbytes].reshape(num_pages, page_bytes)
+        self.pages = pages_in(self.memory, layout)
 
     @property
-    def as_bytes(self) -> PageMemory:
+    def as_bytes(self) -> HostPages:
         """Valid until `release`."""
-        return PageMemory(pages=self.pages, layout_id=layout_id(self._layout), fd=self._fd)
+        return HostPages(pages=self.pages, layout_id=layout_id(self._layout), fd=self._fd)
+
+    def standby(self) -> None:
+        """Give the memory back: zero pages are there from then on. Other processes have to map the file anew,
+        as soon as they can: until then they keep what it was."""
+        _give_back(self._fd, self.memory)
 
     def release(self) -> None:
         """Close the file; idempotent. The mapping goes with the last reference to `pages`."""
@@ -52,30 +57,63 @@ class PagePool:
 class StatePool:
     """Owner of all recurrent states; `memory` is zeroed, and a cache line longer than they are."""
 
-    def __init__(self, layout: Layout, *, shared: bool = False) -> None:
-        """Raises OutOfMemoryError."""
+    def __init__(
+        self, layout: Layout, *, shared: bool = False, memory: NDArray[np.uint8] | None = None
+    ) -> None:
+        """memory: of others, who have the states, too. Raises OutOfMemoryError."""
         self._layout, self._fd = layout, -1
-        limits = layout.limits
-        self._nbytes = limits.num_states * limits.state_bytes
-        nbytes = self._nbytes + CACHE_LINE_BYTES
-        if shared and self._nbytes:
+        nbytes = states_bytes(layout)
+        if memory is not None:
+            self.memory = memory[:nbytes]
+        elif shared and layout.limits.state_bytes:
             self._fd, self.memory = shared_zeroed(nbytes)
         else:
             self.memory = zeroed(nbytes)
 
     @property
-    def as_bytes(self) -> PageMemory | None:
+    def as_bytes(self) -> HostPages | None:
         """Each state a page; valid until `release`. None where there is no state."""
-        if not self._nbytes:
+        if not self._layout.limits.state_bytes:
             return None
-        states = self.memory[: self._nbytes].reshape(self._layout.limits.num_states, -1)
-        return PageMemory(pages=states, layout_id=state_layout_id(self._layout), fd=self._fd)
+        states = states_in(self.memory, self._layout)
+        return HostPages(pages=states, layout_id=state_layout_id(self._layout), fd=self._fd)
+
+    def standby(self) -> None:
+        """As PagePool.standby."""
+        _give_back(self._fd, self.memory)
 
     def release(self) -> None:
         """As PagePool.release."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _give_back(fd: int, memory: NDArray[np.uint8]) -> None:
+    if fd >= 0:
+        renew(fd, memory)
+    else:
+        give_back(memory)
+
+
+def pages_bytes(layout: Layout) -> int:
+    return layout.limits.num_blocks * layout.page_bytes
+
+
+def states_bytes(layout: Layout) -> int:
+    """With the cache line behind the last state."""
+    return layout.limits.num_states * layout.limits.state_bytes + CACHE_LINE_BYTES
+
+
+def pages_in(memory: NDArray[np.uint8], layout: Layout) -> NDArray[np.uint8]:
+    """The pages that begin there, uint8 [num_pages, page_bytes]."""
+    return memory[: pages_bytes(layout)].reshape(layout.limits.num_blocks, layout.page_bytes)
+
+
+def states_in(memory: NDArray[np.uint8], layout: Layout) -> NDArray[np.uint8]:
+    """The states that begin there, uint8 [num_states, state_bytes]."""
+    count, state_bytes = layout.limits.num_states, layout.limits.state_bytes
+    return memory[: count * state_bytes].reshape(count, state_bytes)
 
 
 def state_layout_id(layout: Layout) -> str:

@@ -19,11 +19,13 @@ from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import LinkSizes, RankLink
 from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.member import GroupSizes, limits_of
+from firelane.backends.cpu.rank_pages import RankPages, pages_of, states_of
 from firelane.backends.cpu.rank_processes import LocalRanks, usable_cores
 from firelane.backends.cpu.remote_hosts import NoRemoteHosts, RemoteHosts, TcpHosts
 from firelane.contract import (
     NOTHING,
     GivenBack,
+    PageMemory,
     ProgressCallback,
     SlotState,
     StepInputs,
@@ -74,6 +76,8 @@ class Leader:
     settings: env.Environment
     limits: StepLimits | None = field(default=None, init=False)
     link: RankLink | None = field(default=None, init=False)
+    page_memory: RankPages | None = field(default=None, init=False)
+    state_memory: RankPages | None = field(default=None, init=False)
     _programs: list[Program] = field(default_factory=list[Program], init=False)
 
     def __post_init__(self) -> None:
@@ -123,9 +127,15 @@ class Leader:
         layouts = [
             replace(layout, program=own, limits=limits_of(own, limits), forms={}) for own in self._programs
         ]
-        sizes = LinkSizes.of(layouts)
+        reaches = self.config.reaches_pages and self.config.hosts is None
+        sizes = LinkSizes.of(layouts, reaches=reaches)
         wires = self.remote.start(limits, sizes)
         self.link, state = self.local.start(layout, limits, sizes, wires)
+        if reaches:
+            self.page_memory, self.state_memory = (
+                pages_of(self.link, layouts),
+                states_of(self.link, layouts),
+            )
         return self.link, state
 
     def pinned(self) -> AbstractContextManager[None]:
@@ -138,8 +148,6 @@ class Leader:
 
 class RankGroup:
     """See contract.Executor: steps of all ranks. Ends with MachineError once a rank is gone."""
-
-    page_memory = state_memory = None  # each rank has its part of every page
 
     def __init__(self, executor: CpuExecutor, leader: Leader) -> None:
         """Takes over both, unless it raises MachineError: then the caller keeps them."""
@@ -180,6 +188,15 @@ class RankGroup:
     def kv_bytes(self) -> int:
         others = self._leader.local.kv_bytes + self._leader.remote.kv_bytes
         return self._executor.kv_bytes + others
+
+    @property
+    def page_memory(self) -> PageMemory | None:
+        """None of ranks whose pages this process was not asked to reach, and of those on several hosts."""
+        return self._leader.page_memory
+
+    @property
+    def state_memory(self) -> PageMemory | None:
+        return self._leader.state_memory
 
     @property
     def pids(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -54,9 +54,9 @@ class CudaGraph:
 
 
 class CudaDevice:
-    """GPU `index` of this process. Owns one stream and the memory pool of the graphs; the memory itself
-    belongs to the tensors. The stream that a thread is on is left as it is: several devices may live in one
-    thread, and one be used from several."""
+    """GPU `index` of this process. Owns a stream, another one for copies beside it, and the memory pool of
+    the graphs; the memory itself belongs to the tensors. The stream that a thread is on is left as it is:
+    several devices may live in one thread, and one be used from several."""
 
     def __init__(self, index: int = 0, peers: Peers | None = None) -> None:
         """peers: the other ranks, of one of several. Raises MachineError where the GPU cannot be used."""
@@ -65,6 +65,7 @@ class CudaDevice:
             self._device = torch.device("cuda", index)
             self._properties = torch.cuda.get_device_properties(self._device)
             self._stream = torch.cuda.Stream(self._device)
+            self._beside = torch.cuda.Stream(self._device)
             self._pool = torch.cuda.graph_pool_handle()
 
     @property
@@ -118,6 +119,12 @@ class CudaDevice:
             target.copy_(source, non_blocking=True)
         return self.mark()
 
+    def copy_beside(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Fence:
+        with torch.cuda.stream(self._beside):
+            for target, source in copies:
+                target.copy_(source, non_blocking=True)
+            return _marked(self._beside)
+
     def capture(self, work: Callable[[], None]) -> Graph:
         with self.on_stream():
             work()  # compiles and loads what is not yet there, which a capture may not
@@ -134,9 +141,7 @@ class CudaDevice:
         return CudaGraph(graph, self._stream)
 
     def mark(self) -> Fence:
-        event = torch.cuda.Event()
-        event.record(self._stream)
-        return CudaFence(event)
+        return _marked(self._stream)
 
     def free_bytes(self) -> int:
         self.trim()
@@ -152,3 +157,9 @@ class CudaDevice:
     def trim(self) -> None:
         torch.cuda.empty_cache()
         self._pool = torch.cuda.graph_pool_handle()  # one whose graphs have gone cannot be used again
+
+
+def _marked(stream: torch.cuda.Stream) -> Fence:
+    event = torch.cuda.Event()
+    event.record(stream)
+    return CudaFence(event)

@@ -3,7 +3,7 @@ tests put the interpreter or a compiler in its place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -75,7 +75,7 @@ class StageLink(Protocol):
 
 
 class Device(Protocol):
-    """One device. All work goes to one stream, in order, whatever thread starts it."""
+    """One device. All work goes to one stream, in order, whatever thread starts it, but for `copy_beside`."""
 
     @property
     def name(self) -> str: ...
@@ -107,6 +107,12 @@ class Device(Protocol):
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         """Copy pinned host memory to device memory, in the stream's order; returns at once. Both contiguous,
         of one shape and dtype. `source` may be written again after the fence."""
+        ...
+
+    def copy_beside(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Fence:
+        """Start copies between device and pinned host memory, each a target and its source, contiguous, of
+        one shape and dtype; from any thread. They have no order with the stream's work: what is read was
+        written by work that has ended, and work on what is written starts behind the fence."""
         ...
 
     def shared(self, nbytes: int, *, ranks: int) -> Shared:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from firelane.backends.cuda.buckets import Bucket, choose
 from firelane.backends.cuda.device import WAIT_LIMIT_S, Device, Fence, Graph
+from firelane.backends.cuda.device_pages import CopyGate, DevicePages, device_memories
 from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import StepWork
@@ -90,6 +91,8 @@ class CudaExecutor:
         self._work, self._buckets = work, tuple(work)
         self._graphs: dict[Bucket, _Graphs] = {}
         self._standby = DeviceStandby(device, weights, memory.transient) if is_alone else None
+        self._gate = CopyGate()
+        self._pages, self._states = device_memories(device, memory, program, limits, self._gate)
         self._capture(captured)
 
     def _capture(self, captured: Captured = lambda _: None) -> None:
@@ -140,12 +143,12 @@ class CudaExecutor:
         return self._memory
 
     @property
-    def page_memory(self) -> None:
-        return None
+    def page_memory(self) -> DevicePages:
+        return self._pages
 
     @property
-    def state_memory(self) -> None:
-        return None
+    def state_memory(self) -> DevicePages | None:
+        return self._states
 
     def settle(self) -> None:
         """Nothing works beside the steps."""
@@ -203,6 +206,7 @@ class CudaExecutor:
         assert self._standby is not None, "a rank does not sleep"
         assert not self._in_flight, "standby with a step in flight"
         self._standby.copy()
+        self._gate.close()
         self._graphs.clear()
         return GivenBack(released_bytes=self._standby.leave())
 
@@ -213,6 +217,7 @@ class CudaExecutor:
             for staged in self._memory.tables.staged:
                 staged.counts.zero_()  # capturing runs a step: one without tokens
             self._capture()
+        self._gate.open()
 
     def release(self) -> None:
         """Memory that the device may still write is kept: after a failure the process has to end."""
@@ -224,7 +229,7 @@ class CudaExecutor:
         self._in_flight.clear()
         if idle:
             del self._memory, self._weights, self._stagers, self._state, self._logprobs, self._standby
-            del self._work
+            del self._work, self._pages, self._states
             self._device.trim()
 
 

@@ -3,6 +3,7 @@ all layers of one group (program/cache.py), keys and then values of each layer i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from firelane.program.cache import CacheLayer
 from firelane.program.program import Program
 from firelane.program.values import DType
 
+FORMAT = 1
+"""Of keys and values inside of a page."""
 DTYPES = {DType.BF16: torch.bfloat16, DType.F32: torch.float32, DType.I32: torch.int32}
 
 
@@ -68,3 +71,14 @@ def layer_cache(pool: Tensor, layer: CacheLayer, offset: int, block_size: int, g
         return LayerCache(keys=keys, values=keys[..., : shape.v_dim], group=group)
     values = pool.as_strided(sizes, strides, first + heads * block_size * dim)
     return LayerCache(keys=keys, values=values, group=group)
+
+
+def layout_id(program: Program, limits: StepLimits) -> str:
+    """Changes with all that the place of a key or value in a page depends on. Which model's they are it does
+    not say."""
+    groups = [
+        (group.kind, str(group.span), [(c.layer, str(c.shape), c.dtype.name) for c in group.layers])
+        for group in program.cache_groups
+    ]
+    described = ("cuda", FORMAT, limits.block_size, program.kv_bytes_per_token, groups)
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]

@@ -4,7 +4,7 @@ gets what is left."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -146,6 +146,9 @@ class CountingDevice:
         return CountedLink(self.empty(nbytes, dtype=torch.uint8))
 
     def upload(self, target: Tensor, source: Tensor) -> Fence:
+        raise NotImplementedError
+
+    def copy_beside(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Fence:
         raise NotImplementedError
 
     def capture(self, work: Callable[[], None]) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from firelane.backends.cuda.device import Device
 from firelane.contract import StepLimits
 from firelane.program.program import Program
 from firelane.program.state import StateLayer, state_offsets
+
+FORMAT = 1
+"""Of the numbers of a layer inside of a state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +35,10 @@ class StatePool:
         """float32 [num_states, numbers of the layer], a view."""
         first = self.offsets[layer.name] // torch.float32.itemsize
         return self.pool[:, first : first + layer.nbytes // torch.float32.itemsize]
+
+
+def state_layout_id(program: Program) -> str:
+    """As layout_id of pages, of a recurrent state."""
+    offsets = state_offsets(program.state_layers)
+    layers = [(one.name, one.shape, offsets[one.name]) for one in program.state_layers]
+    return hashlib.sha256(repr(("cuda", FORMAT, layers)).encode()).hexdigest()[:16]

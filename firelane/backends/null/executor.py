@@ -23,7 +23,7 @@ from firelane.contract import (
     SAMPLE,
     BackendDefaults,
     GivenBack,
-    PageMemory,
+    HostPages,
     ProgressCallback,
     SlotState,
     StepInputs,
@@ -105,16 +105,16 @@ class NullExecutor:
         self._states = np.zeros((limits.num_states, NULL_PAGE_BYTES), np.uint8)
 
     @property
-    def page_memory(self) -> PageMemory:
+    def page_memory(self) -> HostPages:
         """Pages of a few bytes that nothing is ever written to."""
-        return PageMemory(pages=self._pages, layout_id=f"null {self.limits.block_size}")
+        return HostPages(pages=self._pages, layout_id=f"null {self.limits.block_size}")
 
     @property
-    def state_memory(self) -> PageMemory | None:
+    def state_memory(self) -> HostPages | None:
         """As page_memory."""
         if not self.limits.state_bytes:
             return None
-        return PageMemory(pages=self._states, layout_id=f"null {self.limits.state_bytes}")
+        return HostPages(pages=self._states, layout_id=f"null {self.limits.state_bytes}")
 
     def settle(self) -> None:
         """Nothing works beside the steps."""

@@ -66,17 +66,17 @@ class FairQuota:
             self._low_tokens = max(0, self._low_tokens - int(np.count_nonzero(self._low[accounts])))
 
     def prefills(self) -> Iterator[Sequence]:
-        """Low-priority work last, each time that of the account that is most behind."""
+        """Each time that of the account that is most behind, low-priority work last."""
         prefilling = self._draft.prefilling()
-        if self._low is None:
+        if not self._accounts.is_shared:
             yield from sorted(prefilling, key=arrival)
             return
         queues: dict[int, deque[Sequence]] = {}
         for sequence in sorted(prefilling, key=arrival):
             queues.setdefault(sequence.account, deque()).append(sequence)
         turns: list[tuple[bool, bool, float, int]] = []
-        background = self._accounts.background
-        ranks = {a: (bool(background[a]), bool(self._low[a])) for a in queues}
+        background, low = self._accounts.background, self._low
+        ranks = {a: (bool(background[a]), low is not None and bool(low[a])) for a in queues}
         for account in queues:
             heappush(turns, (*ranks[account], self._counter[account], account))
         while turns:
@@ -129,6 +129,7 @@ class FairPolicy:
     def open_step(self, draft: PlanDraft) -> FairQuota:
         low = self._low_priority()
         if low is None:
+            self._admit_behind(draft)
             return FairQuota(draft, self.accounts, self.waiting)
         self._admit_first(draft, low)
         return FairQuota(draft, self.accounts, self.waiting, low, self._low_tokens(draft, low))
@@ -208,6 +209,20 @@ class FairPolicy:
             if head is None or not (others_yield or self._share.comes_first(head.account, low)):
                 return
             if not self._make_room(draft, head):
+                return
+            pending += len(head.tokens) - draft.computed(head)
+
+    def _admit_behind(self, draft: PlanDraft) -> None:
+        """Admit those of tenants that are behind each tenant whose prompts are being computed: a long prompt
+        has many steps, which others that have a slot, but few tokens, would wait for."""
+        if not (self.accounts.is_shared and self.waiting):
+            return
+        counter, heads = self.accounts.counter, self.waiting.heads(self.accounts.counter, draft.admitted)
+        first = min((counter[s.account] for s in draft.prefilling()), default=0.0)
+        pending = 0
+        while pending < self._max_tokens and draft.num_free_slots:
+            head = heads.best()
+            if head is None or counter[head.account] >= first or not draft.admit(head, spare_pages=0):
                 return
             pending += len(head.tokens) - draft.computed(head)
 

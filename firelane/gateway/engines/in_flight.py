@@ -44,6 +44,15 @@ class Sink(Protocol):
     def on_failed(self, error: FirelaneError) -> None: ...
 
 
+class PageSource(Protocol):
+    """An engine that pages may be had from. engine_id, pages_address: as in wire.Ready."""
+
+    @property
+    def engine_id(self) -> str: ...
+    @property
+    def pages_address(self) -> str: ...
+
+
 class InFlight:
     """One submitted request.
 
@@ -51,7 +60,8 @@ class InFlight:
     knows that it has started. running: its present engine has begun it. proofs, deaths, losses: of engines,
     without progress between them (Resume tells them apart). kept: tokens at the last loss. parked_s: since
     when it has no engine; resumed_at: tokens that it had when it lost its last one. hands_over: its present
-    engine draws one token alone, next_engine goes on; pages_at: that has pages of its prompt, once one has.
+    engine draws one token alone, next_engine goes on; pages_at: that has pages of its prompt, once one has;
+    pages_address: as in NewRequest, of that one.
     session: those of one share prefixes; empty where it has none. cached_tokens: of its prompt, likely in its
     engine's cache. chunk_tokens: as in NewRequest, at its present engine.
     """
@@ -64,6 +74,7 @@ class InFlight:
         "kept",
         "losses",
         "next_engine",
+        "pages_address",
         "pages_at",
         "parked_s",
         "proofs",
@@ -85,7 +96,7 @@ class InFlight:
         self.tokens = array("i")
         self.reported = 0
         self.told = self.running = self.hands_over = False
-        self.pages_at = self.next_engine = ""
+        self.pages_at = self.pages_address = self.next_engine = ""
         self.proofs = self.deaths = self.losses = self.kept = self.resumed_at = 0
         self.parked_s = 0.0
 
@@ -119,9 +130,19 @@ class InFlight:
         except Exception:
             log.exception("request_failure_not_reported")
 
-    def announcement(self, engine_id: str) -> NewRequest:
-        """For the engine that goes on once another one, of this id, has begun."""
-        return msgspec.structs.replace(self.request, grammar=None, pages_at=engine_id, prefetch=True)
+    def have_pages_of(self, source: PageSource) -> None:
+        """The next engine may have pages of its prompt from this one."""
+        self.pages_at, self.pages_address = source.engine_id, source.pages_address
+
+    def announcement(self, source: PageSource) -> NewRequest:
+        """For the engine that goes on once another one, the source, has begun."""
+        return msgspec.structs.replace(
+            self.request,
+            grammar=None,
+            pages_at=source.engine_id,
+            pages_address=source.pages_address,
+            prefetch=True,
+        )
 
     def continuation(self) -> NewRequest:
         """The request for the next engine."""
@@ -130,7 +151,9 @@ class InFlight:
             sampling = msgspec.structs.replace(request.sampling, max_tokens=len(self.tokens) + 1)
             request = msgspec.structs.replace(request, sampling=sampling)
         if self.pages_at:
-            request = msgspec.structs.replace(request, pages_at=self.pages_at, pages_address="")
+            request = msgspec.structs.replace(
+                request, pages_at=self.pages_at, pages_address=self.pages_address
+            )
         if self.chunk_tokens:
             request = msgspec.structs.replace(request, chunk_tokens=self.chunk_tokens)
         if not self.tokens:

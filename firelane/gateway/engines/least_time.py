@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from firelane.gateway.engines.asked_pages import AskedPages, CachedTokens
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.load import tokens_before
 from firelane.gateway.engines.long_prompts import LongPrompts
 from firelane.gateway.engines.output_lengths import OutputLengths
 from firelane.gateway.engines.page_record import PageRecord
@@ -89,10 +90,11 @@ class LeastTime:
         output, weight = self._lengths.expected(flight), RECOMPUTE_WEIGHT
         own = weight * (flight.prompt_tokens - cached.usual)
         step_ms, token_ms = usual
+        before = tokens_before(flight, engines)
         times_ms = [
-            (engine.token_ms or token_ms) * (engine.prefill_tokens + own + output * engine.sequences)
+            (engine.token_ms or token_ms) * (tokens + own + output * engine.sequences)
             + output * (engine.step_ms or step_ms)
-            for engine in engines
+            for tokens, engine in zip(before, engines, strict=True)
         ]
         for i, tokens in cached.others.items():
             times_ms[i] -= (engines[i].token_ms or token_ms) * weight * (tokens - cached.usual)

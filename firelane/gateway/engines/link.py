@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable
 
 from firelane.errors import RequestError
-from firelane.gateway.engines.connection import Connection, submissions
+from firelane.gateway.engines.connection import Connection
 from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.ejection import Wait
-from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight, PageSource
 from firelane.gateway.engines.link_owner import LinkOwner
 from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.load import told_ms
+from firelane.gateway.engines.load import TenantLoad, told_ms
 from firelane.gateway.engines.load_clock import LoadClock
+from firelane.gateway.engines.outbox import Outbox
 from firelane.gateway.engines.protocol import protocol_problem
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
 from firelane.process_state import ProcessState, UnknownProcess
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
-    Abort,
     Asleep,
     Awake,
     Beat,
@@ -37,13 +37,13 @@ from firelane.wire.frames import (
     Forgotten,
     FromEngine,
     Loading,
-    NewRequest,
     Progress,
     Ready,
     Rejected,
     Sleep,
     StepFrame,
     TellPages,
+    ToEngine,
     Wake,
 )
 
@@ -57,9 +57,11 @@ class EngineLink:
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
     kill the process; `process` tells how the system runs it. A request that has left an engine never comes
     back to the same process: tokens still on their way from there cannot be taken for those of its next life.
-    is_shared: other gateways have connections to it. Policies ask for plain attributes. prefill_tokens:
-    likely left, as of the last frame, of uncached prompts that have not drawn yet. sequences: in flight here,
-    also for other gateways, as far as told. role (unless assigned), engine_id, kv_tokens: as in Ready.
+    is_shared: other gateways have connections to it; is_remote: it is on another host. prefill_tokens: likely
+    left, as of the last frame, of uncached prompts that have not drawn yet; queued: of all of these, by
+    tenant. sequences: in flight here, also for other gateways, as far as told. role (unless assigned),
+    engine_id, kv_tokens: as in Ready; so is pages_address, but "" of an engine here, whose peers are
+    connected already.
     """
 
     def __init__(
@@ -82,20 +84,20 @@ class EngineLink:
         self.on_acceptor: Callable[[socket.socket], None] | None = None
         self.on_asleep: Callable[[], None] | None = None
         self.on_awake: Callable[[], None] | None = None
+        self.on_role: Callable[[str], None] = lambda _: None
         self.on_forgotten: Callable[[Forgotten], None] | None = None
         self.on_cache_events: Callable[[CacheEvents], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
-        self.assigned_role, self.role, self.engine_id = "", "both", ""
-        self.has_served = self.is_shared = self._is_remote = False
+        self.assigned_role, self.role, self.engine_id, self.pages_address = "", "both", "", ""
+        self.has_served = self.is_shared = self.is_remote = False
         self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
+        self.queued: TenantLoad | None = None
         self.step_ms = self.token_ms = 0.0
         self.load_clock = LoadClock()
         self._watch = watch
         self._delivery = Delivery(self.abort)
-        self._new: list[NewRequest] = []
-        self._aborts: list[int] = []
-        self._flush_scheduled = False
+        self._outbox = Outbox(self._send)
         self._connection: Connection | None = None
 
     @property
@@ -116,10 +118,9 @@ class EngineLink:
         """Of requests that got their first token here in the last step."""
         return self._delivery.waits
 
-    def expect(self, flight: InFlight, engine_id: str) -> None:
+    def expect(self, flight: InFlight, source: PageSource) -> None:
         """A request that another engine begins is going to come here: have its pages from there."""
-        self._new.append(flight.announcement(engine_id))
-        self._schedule_flush()
+        self._outbox.submit(flight.announcement(source))
 
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._delivery.flights
@@ -134,42 +135,38 @@ class EngineLink:
         What is still in flight on an older connection is lost.
         """
         self._renew()
-        self._is_remote = False
         self._connection = await Connection.open(sock, self)
         self._watch.begin(self._connection, self.hang, lambda: self.process)
 
     def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None:
         """As `attach`, of a connection over a network that stands already and does not read. number: of its
         requests' ids there; head: what has come of its frames."""
-        self._renew()
-        self._is_remote = True
+        self._renew(is_remote=True)
         self._connection = Connection(self, Renumbering(number))
         self._watch.begin(self._connection, self.hang, lambda: self.process)
         self._connection.take_over(stream, head)
 
-    def _renew(self) -> None:
+    def _renew(self, *, is_remote: bool = False) -> None:
         if self._connection is not None:
             self._detach()
             self.lose("another engine takes its place")
         self.state, self.reason = LinkState.STARTING, "the engine is starting"
         self.progress = self.failed = self.asleep = None
-        self.has_served = False
+        self.has_served, self.is_remote = False, is_remote
         self._set_ready(None)
 
     def submit(self, flight: InFlight) -> None:
         """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
         self._delivery.add(flight)
         self._count()
-        self._new.append(flight.continuation())
-        self._schedule_flush()
+        self._outbox.submit(flight.continuation())
 
     def abort(self, request_id: int) -> bool:
         """Stop a request and forget its sink. False where it is not here."""
         if not self._delivery.leave(request_id):
             return False
         self._count()
-        self._aborts.append(request_id)
-        self._schedule_flush()
+        self._outbox.abort(request_id)
         return True
 
     def take_back(self, count: int) -> list[InFlight]:
@@ -195,7 +192,7 @@ class EngineLink:
         """Have the engine go to standby when it has nothing left; new requests wait elsewhere."""
         if self.state is LinkState.READY and self._connection is not None:
             self.state, self.reason = LinkState.STANDBY, "the engine is in standby"
-            self._flush()
+            self._outbox.flush()
             self._connection.send(Sleep())
 
     def wake(self) -> None:
@@ -212,15 +209,13 @@ class EngineLink:
 
     def follow_pages(self) -> None:
         """Have the engine tell its pages from now on (`on_pages`)."""
-        if self._connection is not None:
-            self._connection.send(TellPages())
+        self._send(TellPages())
 
     def drain(self, timeout_s: float) -> None:
         """Ask the engine to end when it has nothing left, or at the latest after this time."""
         self.retire("the engine is draining")
-        if self._connection is not None:
-            self._flush()
-            self._connection.send(Drain(timeout_s))
+        self._outbox.flush()
+        self._send(Drain(timeout_s))
 
     def close(self, reason: str = "the gateway is closing") -> None:
         """Drop the connection; requests in flight are lost. `on_down` is not called."""
@@ -243,21 +238,9 @@ class EngineLink:
         if connection is not None:
             connection.close()
 
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        new, self._new = self._new, []
-        aborts, self._aborts = self._aborts, []
-        if self._connection is None:
-            return
-        for submission in submissions(new):
-            self._connection.send(submission)
-        if aborts:
-            self._connection.send(Abort(aborts))
+    def _send(self, frame: ToEngine) -> None:
+        if self._connection is not None:
+            self._connection.send(frame)
 
     def receive(self, frame: FromEngine) -> None:
         """Act on one frame from the engine."""
@@ -317,17 +300,21 @@ class EngineLink:
         """The part of requests that is sent here from now on; "": the engine's own."""
         self.assigned_role = role
         self._set_ready(self.ready)
+        self.on_role(role)
 
     def _set_ready(self, ready: Ready | None) -> None:
         self.ready = ready
         self.role = "both" if ready is None else self.assigned_role or ready.role
         self.engine_id = "" if ready is None else ready.engine_id
+        self.pages_address = ready.pages_address if ready is not None and self.is_remote else ""
         self.kv_tokens = 0 if ready is None else ready.num_blocks * ready.block_size
 
     def _count(self) -> None:
         """Call after each change of the requests in flight."""
-        own, load = len(self._delivery.flights), self._delivery.load
+        load, own = self._delivery.load, len(self._delivery.flights)
+        is_fair = self.ready is not None and self.ready.scheduling_policy == "fair"
         self.prefill_tokens = load.left(time.monotonic(), self.token_ms)
+        self.queued = load.queued if is_fair else None
         self.sequences = max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     def _on_standby(self, frame: Asleep | Awake) -> None:
@@ -388,12 +375,11 @@ class EngineLink:
         self.state, self.asleep = LinkState.DEAD, None
         self._set_ready(None)
         self.reason = self.failed.message if self.failed else reason
-        self._new.clear()
-        self._aborts.clear()
+        self._outbox.clear()
         lost = self._delivery.clear()
         self.load_clock = LoadClock()
         if self.owner is not None:
-            self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self._is_remote)
+            self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self.is_remote)
         self.stats = EngineStats()
         self._count()
         if self.on_down is not None:

@@ -10,17 +10,19 @@ from firelane.gateway.engines.page_record import PageOwner, PageRecord
 from firelane.wire.page_names import PAGE_TOKENS, PageNames
 
 
-class PageSource(PageOwner, Protocol):
-    """An engine. engine_id: as in wire.Ready."""
+class SharingEngine(PageOwner, Protocol):
+    """An engine that has pages and, as a PageSource, may give them."""
 
     @property
     def engine_id(self) -> str: ...
+    @property
+    def pages_address(self) -> str: ...
 
 
 class PeerPages(Protocol):
     """Hook of a router without roles."""
 
-    def sent(self, flight: InFlight, engine: PageSource, serving: Sequence[PageSource]) -> None:
+    def sent(self, flight: InFlight, engine: SharingEngine, serving: Sequence[SharingEngine]) -> None:
         """The request goes to this one of the engines that serve."""
         ...
 
@@ -28,7 +30,7 @@ class PeerPages(Protocol):
 class NoPeerPages:
     """Engines compute what they have not."""
 
-    def sent(self, flight: InFlight, engine: PageSource, serving: Sequence[PageSource]) -> None:
+    def sent(self, flight: InFlight, engine: SharingEngine, serving: Sequence[SharingEngine]) -> None:
         pass
 
 
@@ -39,7 +41,7 @@ class SharedPages:
     def __init__(self, record: PageRecord | None = None) -> None:
         self._record = PageRecord() if record is None else record
 
-    def sent(self, flight: InFlight, engine: PageSource, serving: Sequence[PageSource]) -> None:
+    def sent(self, flight: InFlight, engine: SharingEngine, serving: Sequence[SharingEngine]) -> None:
         request = flight.request
         if request.pooling is not None or request.pages_at:
             return
@@ -53,4 +55,5 @@ class SharedPages:
         peer = max(peers, key=lambda other: cached.get(other.life, 0))
         most = cached.get(peer.life, 0)
         if most > own:
-            flight.pages_at, flight.cached_tokens = peer.engine_id, most * PAGE_TOKENS
+            flight.have_pages_of(peer)
+            flight.cached_tokens = most * PAGE_TOKENS

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from firelane.gateway.engines.asked_pages import AskedPages
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.load import TenantLoad, tokens_before
 from firelane.gateway.engines.page_record import PageRecord
 
 GATE_RATIO = 1.5
@@ -23,14 +24,17 @@ SEQUENCE_TOKENS = 32
 
 class Candidate(Protocol):
     """An engine that could take the request. prefill_tokens: prompt tokens that are to be computed there,
-    less those that are likely cached; sequences: in flight there; kv_tokens: that its KV cache holds;
-    life: a number that no engine has had, after each restart. step_ms, token_ms: of its shortest steps, and
-    of each prompt token in long ones; 0 where it has not told them."""
+    less those that are likely cached; queued: the same by tenant, None where the engine does not share its
+    steps between them; sequences: in flight there; kv_tokens: that its KV cache holds; life: a number
+    that no engine has had, after each restart. step_ms, token_ms: of its shortest steps, and of each prompt
+    token in long ones; 0 where it has not told them."""
 
     @property
     def name(self) -> str: ...
     @property
     def prefill_tokens(self) -> int: ...
+    @property
+    def queued(self) -> TenantLoad | None: ...
     @property
     def sequences(self) -> int: ...
     @property
@@ -62,9 +66,11 @@ class Policy(Protocol):
         ...
 
 
-def tokens_ahead(engine: Candidate) -> int:
-    """Prompt tokens to compute, and one for each sequence."""
-    return engine.prefill_tokens + engine.sequences
+def tokens_ahead(flight: InFlight, engines: Sequence[Candidate]) -> list[float]:
+    """Of each engine: prompt tokens that it computes before those of the request, and one for each
+    sequence."""
+    before = tokens_before(flight, engines)
+    return [tokens + engine.sequences for tokens, engine in zip(before, engines, strict=True)]
 
 
 def least_recently_used(engines: Sequence[EngineT], used: dict[str, int]) -> EngineT:
@@ -116,7 +122,8 @@ class LeastTokens:
             for engine in engines:
                 if engine is self._sibling[1]:
                     return engine
-        return min(engines, key=tokens_ahead)
+        ahead = tokens_ahead(flight, engines)
+        return engines[ahead.index(min(ahead))]
 
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         self._sibling = flight.request.prompt, engine
@@ -137,14 +144,15 @@ class SessionAffinity:
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if not flight.session:
             return self._others.choose(flight, engines)
-        by_name = {engine.name: engine for engine in engines}
+        ahead = tokens_ahead(flight, engines)
+        limit = _gate(min(ahead))
+        by_name = {engine.name: i for i, engine in enumerate(engines)}
         self._update_ring(frozenset(by_name))
-        limit = _gate(min(map(tokens_ahead, engines)))
         start = bisect(self._ring, (_point(flight.request.salt + flight.session), ""))
         for i in range(len(self._ring)):
-            engine = by_name[self._ring[(start + i) % len(self._ring)][1]]
-            if tokens_ahead(engine) <= limit:
-                return engine
+            place = by_name[self._ring[(start + i) % len(self._ring)][1]]
+            if ahead[place] <= limit:
+                return engines[place]
         raise AssertionError("the least loaded engine is within the gate")
 
     def sent(self, flight: InFlight, engine: Candidate) -> None:
@@ -160,7 +168,7 @@ class SessionAffinity:
             self._ring = sorted((_point(f"{name}#{i}".encode()), name) for name, i in numbered)
 
 
-def _gate(least: int) -> float:
+def _gate(least: float) -> float:
     return max(GATE_RATIO * least, least + GATE_TOKENS)
 
 
@@ -182,7 +190,11 @@ class PageAware:
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if len(engines) == 1:
             return engines[0]
-        costs = [engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences for engine in engines]
+        before = tokens_before(flight, engines)
+        costs = [
+            tokens + SEQUENCE_TOKENS * engine.sequences
+            for tokens, engine in zip(before, engines, strict=True)
+        ]
         usual, others = self._pages.cached_tokens(flight, engines)
         for i, tokens in others.items():
             costs[i] -= tokens - usual

@@ -12,7 +12,6 @@ Tokens stay with the request (InFlight), so that any engine of the same identity
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -27,6 +26,7 @@ from firelane.gateway.engines.parked import ParkedRequests
 from firelane.gateway.engines.recovery import NoRecovery, Recovery
 from firelane.gateway.engines.routing import Router
 from firelane.gateway.engines.sizes import add_counters, add_stats, together
+from firelane.gateway.engines.waiters import Waiters
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
 
@@ -46,8 +46,9 @@ class EngineEvents(Protocol):
 class ReplicaSet:
     """Links may be added and removed at any time. All methods belong to one event loop.
 
-    deaths, resumed: engines that ended, and requests that went on elsewhere, since the start. handed_over:
-    requests that went from an engine for prefill to one for decode.
+    expects_first: whether the first engine is starting already when none is known yet, as where another
+    process starts it. deaths, resumed: engines that ended, and requests that went on elsewhere, since the
+    start. handed_over: requests that went from an engine for prefill to one for decode.
     """
 
     def __init__(
@@ -75,12 +76,19 @@ class ReplicaSet:
         self._before = EngineStats()  # counters of engines that have gone
         self._parked = ParkedRequests(self, parked_s)
         self._closed = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._hurries = False
+        self.expects_first = False
         for link in links:
             self.add(link)
 
     # ---- the engines
+
+    def set_up(self, recovery: Recovery, router: Router) -> None:
+        """In place of those that there were, for what comes from now on."""
+        self._recovery, self._router = recovery, router
+        for link in self.serving:
+            self._follow_pages(link)
 
     def add(self, link: EngineLink) -> None:
         """In the place of one of the same name it has its role."""
@@ -105,12 +113,12 @@ class ReplicaSet:
         self._resize()
         self._resume(link.take_waiting())
 
-    def move(self, link: EngineLink, count: int, *, pages_at: str = "") -> int:
-        """Its oldest requests go on elsewhere; returns how many there were. pages_at: engine_id of whoever
-        has their pages."""
+    def move(self, link: EngineLink, count: int, *, gives_pages: bool = False) -> int:
+        """Its oldest requests go on elsewhere; returns how many there were. gives_pages: with their pages
+        from there."""
         flights = link.take_back(count)
-        for flight in flights:
-            flight.pages_at = pages_at or flight.pages_at
+        for flight in flights if gives_pages else ():
+            flight.have_pages_of(link)
         self._resume(flights)
         return len(flights)
 
@@ -122,6 +130,8 @@ class ReplicaSet:
     @property
     def state(self) -> LinkState:
         states = {link.state for link in self.links}
+        if not self.links and self._is_first_to_come:
+            return LinkState.STARTING
         order = (LinkState.READY, LinkState.STARTING, LinkState.STANDBY)
         return next((s for s in order if s in states), LinkState.DEAD)
 
@@ -130,7 +140,12 @@ class ReplicaSet:
         """The reason why none serves."""
         if self.serving:
             return ""
-        return next((link.reason for link in self.links if link.reason), "there is no engine")
+        none = "the engine is starting" if self._is_first_to_come else "there is no engine"
+        return next((link.reason for link in self.links if link.reason), none)
+
+    @property
+    def _is_first_to_come(self) -> bool:
+        return self.expects_first and self._sizes is None
 
     @property
     def progress(self) -> Progress | None:
@@ -147,14 +162,12 @@ class ReplicaSet:
     async def until_loaded(self) -> None:
         """Return when an engine serves, when none is loading any more, or when the server ends."""
         while self.state is LinkState.STARTING and not self._hurries:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self._waiters.wait()
 
     def hurry(self) -> None:
         """Nobody waits for an engine any more: the server ends."""
         self._hurries = True
-        self._wake()
+        self._waiters.wake()
 
     def sleep(self) -> None:
         """All engines that serve go to standby."""
@@ -169,12 +182,6 @@ class ReplicaSet:
         """Nobody asks these engines any more: have them end by themselves."""
         for link in self.links:
             link.drain(0.0)
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     @property
     def ready(self) -> Ready | None:
@@ -267,7 +274,7 @@ class ReplicaSet:
             route.link.submit(flight)
             if then is not None:
                 flight.next_engine = then.engine_id
-                then.expect(flight, route.link.engine_id)
+                then.expect(flight, route.link)
         else:
             self._parked.add(flight)
 
@@ -378,11 +385,11 @@ class ReplicaSet:
 
     def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
         self.handed_over += 1
-        flight.pages_at = link.engine_id
+        flight.have_pages_of(link)
         self._send(flight)
 
     def _resize(self) -> None:
         """While none serves, the sizes of the last one count."""
         ready = [link.ready for link in self.links if link.ready is not None]
         self._sizes = together(ready) or self._sizes
-        self._wake()
+        self._waiters.wake()

@@ -27,7 +27,7 @@ class LatencyMetrics(Protocol):
     def itl(self) -> Histogram: ...
     @property
     def tokens(self) -> tuple[float, float]:
-        """Of prompts, and of output, so far."""
+        """Of prompts, and of output, so far, in all processes of the server."""
         ...
 
 
@@ -68,7 +68,7 @@ class RoleControl:
                 self._change(by_role["decode" if role == "prefill" else "prefill"], role, measured)
 
     def _change(self, others: list[EngineLink], role: Role, measured: Measurement) -> None:
-        link = min(others, key=lambda one: one.in_flight)
+        link = min(others, key=lambda one: one.sequences)
         log.info(
             "role_controlled replica=%s role=%s ttft_p90_ms=%.0f itl_p90_ms=%.1f",
             *(link.name, role, 1000 * measured.ttft_s, 1000 * measured.itl_s),
@@ -91,7 +91,7 @@ class _Counts:
 
     def __init__(self, metrics: LatencyMetrics) -> None:
         self._ttft, self._itl = metrics.ttft, metrics.itl
-        self._counts = list(metrics.ttft.counts), list(metrics.itl.counts)
+        self._counts = metrics.ttft.all_counts, metrics.itl.all_counts
         self._tokens = metrics.tokens
 
     def since(self, before: _Counts, lasted_s: float) -> Measurement:

@@ -46,12 +46,14 @@ FOLLOWING = ("page-aware", "least-time")
 
 
 class RoutedEngine(Candidate, Protocol):
-    """An engine with a role. role, engine_id: as in wire.Ready."""
+    """An engine with a role. role, engine_id, pages_address: as in wire.Ready."""
 
     @property
     def role(self) -> str: ...
     @property
     def engine_id(self) -> str: ...
+    @property
+    def pages_address(self) -> str: ...
 
 
 EngineT = TypeVar("EngineT", bound=RoutedEngine)
@@ -129,8 +131,9 @@ class Router:
             if _is_sooner(flight, link, self._prompts.choose(flight, prefillers)):
                 return Route(_sent(self._decodes, flight, [link]))
         link = _sent(self._prompts, flight, prefillers)
-        goes_on = decoders and _gives_pages(link) and _goes_on(flight)
-        return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)
+        takers = [one for one in decoders if one.engine_id] if _gives_pages(link) else []
+        goes_on = takers and _goes_on(flight)
+        return Route(link, self._decodes.choose(flight, takers) if goes_on else None)
 
     def _go_on(self, flight: InFlight, decoders: Sequence[EngineT]) -> EngineT:
         """The engine that decodes; of pages that it pulls it computes nothing."""

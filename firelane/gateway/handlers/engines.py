@@ -41,7 +41,7 @@ class EngineRoles:
 
     def _tell(self, exchange: Exchange, model: ServedModel) -> None:
         engines = [
-            EngineReport(name=link.name, role=link.role, state=link.state.value, requests=link.in_flight)
+            EngineReport(name=link.name, role=link.role, state=link.state.value, requests=link.sequences)
             for link in model.engines.links
         ]
         self._replies.json(exchange, EnginesReport(model=model.name, engines=engines))

@@ -32,6 +32,8 @@ API_VERSION = "0.12.11"
 """Of Ollama, whose API these paths follow: clients compare it with what they need."""
 NEVER = "9999-12-31T23:59:59Z"
 """When a model leaves memory that stays there."""
+LONGEST_S = 100 * 365 * 86400.0
+"""Of a longer time the end may be no date: the model stays."""
 CHANGES = (
     *(("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy")),
     *(("HEAD", "/api/blobs/{digest}"), ("POST", "/api/blobs/{digest}")),
@@ -100,7 +102,7 @@ class OllamaModelList:
 
     def _expiry(self, model: ServedModel) -> str:
         keep_s = self._control.keep_s(model)
-        return NEVER if keep_s is None else rfc3339(time.time() + keep_s)
+        return NEVER if keep_s is None or keep_s > LONGEST_S else rfc3339(time.time() + keep_s)
 
     def version(self, exchange: Exchange) -> None:
         self._replies.json(exchange, OllamaVersion(version=API_VERSION))

@@ -33,11 +33,20 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="set
 
 
 class Engine(msgspec.Struct, frozen=True, array_like=True, tag="engine"):
-    """A connection to an engine, which comes with it. place: of the engine; the next one in it, too."""
+    """A connection to an engine, which comes with it. place: of the engine; the next one in it, too. role: as
+    in Role."""
 
     place: int
     model: str
     replica: str
+    role: str = ""
+
+
+class Role(msgspec.Struct, frozen=True, array_like=True, tag="role"):
+    """The part of requests that is sent to engines of this place from now on; "": the engine's own."""
+
+    place: int
+    role: str
 
 
 class Retire(msgspec.Struct, frozen=True, array_like=True, tag="retire"):
@@ -150,7 +159,19 @@ class Fatal(msgspec.Struct, frozen=True, array_like=True, tag="fatal"):
 
 
 ToGateway = (
-    Setup | Engine | Retire | Remove | Model | Gone | Resident | Answer | Reload | Stop | Listen | Collect
+    Setup
+    | Engine
+    | Role
+    | Retire
+    | Remove
+    | Model
+    | Gone
+    | Resident
+    | Answer
+    | Reload
+    | Stop
+    | Listen
+    | Collect
 )
 ToOwner = Listening | Emptied | Relay | Fatal | Figures | Want | Used
 Message = ToGateway | ToOwner

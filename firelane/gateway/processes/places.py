@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from firelane.gateway.processes.child import Child
-from firelane.gateway.processes.control import Engine, Remove, Retire
+from firelane.gateway.processes.control import Engine, Remove, Retire, Role
 from firelane.wire.numbers import NUMBER_BYTES
 
 
@@ -29,6 +29,8 @@ class EnginePlaces:
     def __init__(self, children: Callable[[], Iterable[Child]]) -> None:
         self._children = children
         self._places: dict[int, _Place] = {}
+        self._roles: dict[int, str] = {}
+        """Of the places that have been given one: kept whichever engine comes, or process."""
 
     def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
         """A new engine is in this place. Owns the acceptor."""
@@ -38,7 +40,13 @@ class EnginePlaces:
         acceptor.setblocking(False)
         known.acceptor = acceptor
         for child in self._children():
-            _connect(child, place, known)
+            self._connect(child, place, known)
+
+    def assign(self, place: int, role: str) -> None:
+        """Engines of this place have another role: see Role."""
+        self._roles[place] = role
+        for child in self._children():
+            child.control.send(Role(place, role))
 
     def retire(self, place: int) -> None:
         """No new requests go there: see `is_held`."""
@@ -58,6 +66,7 @@ class EnginePlaces:
             self._places[place].held_by.discard(index)
 
     def remove(self, place: int) -> None:
+        self._roles.pop(place, None)
         known = self._places.pop(place, None)
         if known is not None:
             for child in self._children():
@@ -68,7 +77,7 @@ class EnginePlaces:
     def connect(self, child: Child) -> None:
         """A new process, to all engines."""
         for place, known in self._places.items():
-            _connect(child, place, known)
+            self._connect(child, place, known)
 
     def ended(self, index: int) -> None:
         """The process at this index is no more."""
@@ -79,13 +88,13 @@ class EnginePlaces:
         for place in list(self._places):
             self.remove(place)
 
-
-def _connect(child: Child, place: int, known: _Place) -> None:
-    """An engine, or a process, that has gone meanwhile is no error: another one comes."""
-    if known.acceptor is None or known.retired:
-        return
-    ours, theirs = socket.socketpair()
-    with ours, theirs, contextlib.suppress(OSError):
-        number = child.number.to_bytes(NUMBER_BYTES, "little")
-        socket.send_fds(known.acceptor, [number], [theirs.fileno()])
-        child.control.send(Engine(place, known.model, known.replica), [ours.fileno()])
+    def _connect(self, child: Child, place: int, known: _Place) -> None:
+        """An engine, or a process, that has gone meanwhile is no error: another one comes."""
+        if known.acceptor is None or known.retired:
+            return
+        ours, theirs = socket.socketpair()
+        with ours, theirs, contextlib.suppress(OSError):
+            number = child.number.to_bytes(NUMBER_BYTES, "little")
+            socket.send_fds(known.acceptor, [number], [theirs.fileno()])
+            engine = Engine(place, known.model, known.replica, self._roles.get(place, ""))
+            child.control.send(engine, [ours.fileno()])

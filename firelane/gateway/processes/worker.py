@@ -18,6 +18,7 @@ from firelane.gateway.engines.ejection import OutlierEjection
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.roles import take_role
 from firelane.gateway.engines.routing import Router
 from firelane.gateway.http.relay import Relay
 from firelane.gateway.processes.config_text import from_text
@@ -38,6 +39,7 @@ from firelane.gateway.processes.control import (
     Remove,
     Resident,
     Retire,
+    Role,
     Setup,
     Stop,
 )
@@ -112,6 +114,8 @@ class GatewayProcess:
             self._retire(message.place)
         elif isinstance(message, Remove):
             self._remove(message.place)
+        elif isinstance(message, Role):
+            self._assign(message.place, message.role)
         elif isinstance(message, Reload) and self._gateway is not None:
             self._gateway.reload()
         elif isinstance(message, Collect):
@@ -149,13 +153,10 @@ class GatewayProcess:
         self._on_serving()
 
     def _make_engines(self, model: ModelConfig, *, recovers: bool) -> ReplicaSet:
-        recovery = Resume() if recovers else NoRecovery()
-        made = self._models[model.names[0]] = ReplicaSet(
-            ejection=OutlierEjection(),
-            recovery=recovery,
-            first_id=first_id(self._number),
-            router=Router.of(model.routing),
-        )
+        made = ReplicaSet(ejection=OutlierEjection(), first_id=first_id(self._number))
+        self._models[model.names[0]] = made
+        _set_up(made, model, recovers=recovers)
+        made.expects_first = True
         return made
 
     def _place(self, model: ServedModel) -> None:
@@ -168,6 +169,8 @@ class GatewayProcess:
         assert self._gateway is not None
         config = from_text(message.config, ModelConfig)
         name, before = config.names[0], self._served.get(config.names[0])
+        if before is not None:
+            _set_up(before.engines, config, recovers=message.recovers)
         try:
             if before is not None and before in self._gateway.services.models:
                 self._gateway.change_model(name, config)
@@ -227,7 +230,13 @@ class GatewayProcess:
             link.is_shared = True
             replicas.add(link)
             self._links[engine.place] = replicas, link
+        self._assign(engine.place, engine.role)
         await self._links[engine.place][1].attach(sock)
+
+    def _assign(self, place: int, role: str) -> None:
+        """Of a place that there is; the next one tells its role itself."""
+        if place in self._links:
+            take_role(*self._links[place], role)
 
     def _retire(self, place: int) -> None:
         if place not in self._links:
@@ -267,3 +276,8 @@ class GatewayProcess:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _set_up(engines: ReplicaSet, model: ModelConfig, *, recovers: bool) -> None:
+    recovery = Resume() if recovers else NoRecovery()
+    engines.set_up(recovery, Router.of(model.routing, shares_pages=model.shares_pages))

@@ -92,8 +92,8 @@ class ModelMetrics:
 
     @property
     def tokens(self) -> tuple[float, float]:
-        """Of prompts, and of output, so far, in this process."""
-        return sum(self.prompt_tokens.values.values()), sum(self.generated.values.values())
+        """Of prompts, and of output, so far, in all processes of the server."""
+        return self.prompt_tokens.total, self.generated.total
 
     def submitted(self, max_tokens: int) -> None:
         self._sizes.limit.observe(max_tokens)

@@ -26,12 +26,36 @@ class CachedMemory:
         self.layout_id = pages.layout_id if states is None else f"{pages.layout_id} {states.layout_id}"
         self.num_pages = pages.num_pages + parts * (0 if states is None else states.num_pages)
 
-    def at(self, group: int, place: int) -> NDArray[np.uint8]:
-        """The bytes of a page, or of a part of a state: a view, uint8 [at most page_bytes]."""
-        if group < self._first or self._states is None:
-            return self._pages.pages[place]
-        begin = (group - self._first) * self.page_bytes
-        return self._states.pages[place, begin : begin + self.page_bytes]
+    def buffer(self) -> NDArray[np.uint8]:
+        """Memory for the copies of one thread, uint8 [page_bytes]."""
+        return self._pages.buffer(1)[0]
+
+    def read(self, group: int, place: int, buffer: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+        """The bytes of a page, or of a part of a state, uint8 [at most page_bytes]: where they are, or else
+        copied to `buffer`. None where they cannot be had."""
+        memory, found = self._of(group), self.room(group, place, buffer)
+        if memory.pages is not None or memory.read([place], found[None], self._first_byte(group)):
+            return found
+        return None
+
+    def room(self, group: int, place: int, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Where the bytes of a page, or of a part of a state, are to be written, for `write`: their place
+        itself, or a part of `buffer`."""
+        memory, begin = self._of(group), self._first_byte(group)
+        end = min(begin + self.page_bytes, memory.page_bytes)
+        return buffer[: end - begin] if memory.pages is None else memory.pages[place, begin:end]
+
+    def write(self, group: int, place: int, written: NDArray[np.uint8]) -> bool:
+        """What was written to the room of a page is there now, unless this is False."""
+        memory = self._of(group)
+        return memory.pages is not None or memory.write([place], written[None], self._first_byte(group))
+
+    def _of(self, group: int) -> PageMemory:
+        return self._pages if group < self._first or self._states is None else self._states
+
+    def _first_byte(self, group: int) -> int:
+        """In a state; 0 of a page."""
+        return max(0, group - self._first) * self.page_bytes
 
     @property
     def part_groups(self) -> range:

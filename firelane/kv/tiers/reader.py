@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from firelane.kv.incoming import WantedPage
 from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.tier import PageTier, TierName
@@ -71,17 +74,21 @@ class TierReader:
             thread.join(CLOSE_S)
 
     def _run(self) -> None:
+        buffer = self._memory.buffer()
         while (job := self._jobs.get()) is not None:
             began_s = time.monotonic()
             sources: list[TierName | None] = [
-                self._copy(w, m, job.deadline_s) for w, m in zip(job.wanted, job.mine, strict=True)
+                self._copy(w, m, buffer, job.deadline_s) for w, m in zip(job.wanted, job.mine, strict=True)
             ]
             self._ended.put(PageRead(job.ticket, sources, time.monotonic() - began_s))
 
-    def _copy(self, wanted: WantedPage, mine: int, deadline_s: float) -> TierName | None:
+    def _copy(
+        self, wanted: WantedPage, mine: int, buffer: NDArray[np.uint8], deadline_s: float
+    ) -> TierName | None:
         if self._is_closing or time.monotonic() >= deadline_s:
             return None
+        room = self._memory.room(wanted.group, mine, buffer)
         for tier in self._tiers:
-            if tier.contains(wanted.key) and tier.get(wanted.key, self._memory.at(wanted.group, mine)):
-                return tier.name
+            if tier.contains(wanted.key) and tier.get(wanted.key, room):
+                return tier.name if self._memory.write(wanted.group, mine, room) else None
         return None

@@ -48,6 +48,7 @@ class TierWriter:
     def __init__(self, tier: PageTier, admission: Admission, memory: CachedMemory, names: PageNames) -> None:
         self._tier, self._admission, self._memory, self._names = tier, admission, memory, names
         self._most_pending = 4 * memory.num_pages
+        self._buffer = memory.buffer()
         self._queue: SimpleQueue[Stored | Callable[[], None] | None] = SimpleQueue()
         self._is_hurried = False
         self._left, self._left_guard = 0, threading.Lock()
@@ -125,5 +126,6 @@ class TierWriter:
         there = self._names.locate(*named.key)
         if there[0] != page:
             return
-        source = self._memory.at(key[0], page)
-        self._tier.put(key, named.tenant, source, lambda: self._names.locate(*named.key) == there)
+        source = self._memory.read(key[0], page, self._buffer)
+        if source is not None:
+            self._tier.put(key, named.tenant, source, lambda: self._names.locate(*named.key) == there)

@@ -8,6 +8,9 @@ import os
 import sys
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from firelane.contract import PageMemory
 from firelane.kv.incoming import STATES
 from firelane.kv.transfer.page_copy import PageCopier, PlainCopier
@@ -42,11 +45,11 @@ class ExportedMemory:
         self.tags_fd, tags = _mapped_tags(self.memory.num_pages)
         return tags
 
-    def checksum(self, page: int, tag: int, copier: PageCopier) -> int:
+    def checksum(self, page: int, tag: int, content: NDArray[np.uint8], copier: PageCopier) -> int:
         """Of the content that the page has under this tag: computed once."""
         known = self._checksums.get(page)
         if known is None or known[0] != tag:
-            known = self._checksums[page] = tag, copier.checksum(self.memory.pages[page])
+            known = self._checksums[page] = tag, copier.checksum(content)
         return known[1]
 
     @property
@@ -110,8 +113,13 @@ class ExportedPool:
     def populate(self) -> None:
         """Have shared memory there before it is needed; takes as long as zeroing it."""
         for one in self.memories:
-            if one.fds:
+            if one.fds and one.memory.pages is not None:
                 populate(one.memory.pages, write=True)
+
+    @property
+    def lies_in_arrays(self) -> bool:
+        """No page is copied on its way in or out."""
+        return all(one.memory.pages is not None for one in self.memories)
 
     @property
     def fds(self) -> tuple[int, ...]:

@@ -120,7 +120,7 @@ def _refusal(join: Join, side: Side, nonce: bytes) -> str:
         return (
             f"pages are laid out differently: {join.layout_id} ({_bytes(join.sizes)}) is not "
             f"{pool.layout_id} ({_bytes(pool.sizes)}); give both "
-            "engines the same block size and dtype of the KV cache"
+            "engines the same block size and dtype of the KV cache, and the same number of ranks"
         )
     return ""
 

@@ -9,7 +9,9 @@
 
 Where the reader neither maps the source's memory nor reads it by NIXL, the pages follow their Found: the
 bytes of all that were found, in order, then the tags (64 bits each) that they have once their bytes are on
-the way. One Find asks for pages, or for states, which then are said to be pages, too.
+the way. One Find asks for pages, or for states, which then are said to be pages, too. Of pages that are
+copied on their way it asks for as many as there is room for at both ends (most_staged of outgoing.py): of
+more, the rest is not found.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ class Line:
         self.receive_into(memoryview(body))
         try:
             message = _decoder.decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConnectionLostError(f"not a message: {error}") from error
         if isinstance(message, Refused):
             raise ConnectionLostError(message.reason)

@@ -152,14 +152,18 @@ class PeerTransfer:
         if reader is not None:
             reader.close()
 
-    def close(self) -> None:
-        """Hang up on all; idempotent."""
+    def hang_up(self) -> None:
+        """End all connections: nobody has anything mapped here then, and here nothing of others is."""
         for peer in self.peers:
             self.detach(peer)
         with self._guard:
             sources = list(self._sources)
         for source in sources:
             source.close()
+
+    def close(self) -> None:
+        """Hang up on all; idempotent."""
+        self.hang_up()
         if self._side.nixl is not None:
             self._side.nixl.close()
         self._side.pool.close()

@@ -15,20 +15,20 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.contract import PageMemory
 from firelane.kv.incoming import STATES, WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side, join
 from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, Joined, Line
 from firelane.kv.transfer.nixl import NixlAgent, NixlSession
 from firelane.kv.transfer.nixl_copy import NixlCopy
+from firelane.kv.transfer.outgoing import BATCH, most_staged
 from firelane.kv.transfer.page_copy import LateError, Numbers, PageCopier, Sums
 from firelane.kv.transfer.populate import populate
 from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
 from firelane.nixl.messages import AgentError
 
 HANDSHAKE_S = 5.0
-BATCH = 32
-"""Pages of one Find, of those that come one after the other anyway."""
 STATES_BATCH = 512
 """Names of one Find for a state."""
 AHEAD = 2
@@ -91,6 +91,33 @@ class StreamedCopy:
         pass
 
 
+class StagedCopy:
+    """From the connection into memory for some pages, and from there to their places."""
+
+    transport, streams = "tcp", True
+
+    def __init__(self, line: Line, copier: PageCopier, memory: PageMemory) -> None:
+        """memory: of the pages here."""
+        self.batch, self._memory = most_staged(memory), memory
+        self._staging = memory.buffer(self.batch)
+        self._streamed = StreamedCopy(line, copier, self._staging)
+
+    def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
+        count = len(numbers)
+        if count > self.batch:
+            raise ConnectionLostError("it sends more pages than there is room for")
+        sums, tags = self._streamed.take(numbers, np.arange(count, dtype=np.int64), deadline_s)
+        if not self._memory.write(places.tolist(), self._staging[:count]):
+            raise ConnectionLostError("pages of this engine cannot be written to")
+        return sums, tags
+
+    def hang_up(self) -> None:
+        self._streamed.hang_up()
+
+    def close(self) -> None:
+        self._streamed.close()
+
+
 class MappedCopy:
     """From the source's memory, mapped here. pages: here."""
 
@@ -142,6 +169,7 @@ class PageReader:
     ) -> None:
         """Raises KVPeerError."""
         self._line, self._settled, self._on_end = line, settled, on_end
+        maps = maps and side.pool.lies_in_arrays
         try:
             line.deadline_s = time.monotonic() + HANDSHAKE_S
             agent = None if maps and line.carries_descriptors else side.agent()
@@ -264,11 +292,15 @@ def _parts(
     try:
         for number, (own, count) in enumerate(zip(pool.memories, joined.counts, strict=True)):
             pages, their = own.memory.pages, fds[2 * number : 2 * number + 2]
-            copy: Copy = StreamedCopy(line, pool.copier, pages)
-            if joined.maps:
+            copy: Copy
+            if pages is None:
+                copy = StagedCopy(line, pool.copier, own.memory)
+            elif joined.maps:
                 copy = MappedCopy(their, count, pool.copier, pages)
             elif sessions:
                 copy = NixlCopy(sessions, number, pool.copier, pages)
+            else:
+                copy = StreamedCopy(line, pool.copier, pages)
             parts.append(Part(copy, count, own.memory.page_bytes))
     finally:
         for fd in fds:

@@ -17,10 +17,11 @@ from firelane.kv.transfer.messages import (
     Line,
 )
 from firelane.kv.transfer.nixl import NixlAgent
+from firelane.kv.transfer.outgoing import Outgoing, Place, outgoing
 from firelane.kv.transfer.page_copy import LateError
 
 HANDSHAKE_S = 5.0
-NOWHERE = (-1, 0)
+NOWHERE: Place = (-1, 0)
 SEND_S = 30.0
 """After which a reader that takes nothing is given up."""
 
@@ -31,6 +32,7 @@ class PageSource:
     def __init__(self, line: Line, side: Side, on_end: Callable[[PageSource, str], None]) -> None:
         self._line, self._side, self._on_end = line, side, on_end
         self._agent: NixlAgent | None = None
+        self._on_their_way: dict[ExportedMemory, Outgoing] = {}
         self._thread = threading.Thread(target=self._run, name="page-source", daemon=True)
         self._thread.start()
 
@@ -59,32 +61,40 @@ class PageSource:
     def _answer(self, find: Find) -> None:
         if self._agent is not None:
             self._agent.be_ready()
-        exported, places = self._memory(find), self._places(find)
-        pages = [page for page, _ in places]
-        copier = self._side.pool.copier
-        checksums = [exported.checksum(page, tag, copier) if page >= 0 else 0 for page, tag in places]
-        self._line.send(Found(pages, [tag for _, tag in places], checksums))
+        sent, copier = self._outgoing(find), self._side.pool.copier
+        places = self._places(find, sent.most)
+        checksums = sent.prepare(places, copier)
+        if checksums is None:
+            places, checksums = [NOWHERE] * len(places), [0] * len(places)
+        self._line.send(Found([page for page, _ in places], [tag for _, tag in places], checksums))
         if find.streams:
-            self._send_found(places, find)
+            sent.send(self._line, copier)
+            self._send_tags(places, find)
+
+    def _outgoing(self, find: Find) -> Outgoing:
+        exported = self._memory(find)
+        if exported not in self._on_their_way:
+            self._on_their_way[exported] = outgoing(exported)
+        return self._on_their_way[exported]
 
     def _memory(self, find: Find) -> ExportedMemory:
         return self._side.pool.memory_of(find.wanted[0][0] if find.wanted else 0)
 
-    def _places(self, find: Find) -> list[tuple[int, int]]:
-        """The page and the tag of each that is wanted; NOWHERE for those that are not there."""
-        pool, exported, places = self._side.pool, self._memory(find), list[tuple[int, int]]()
+    def _places(self, find: Find, most: int) -> list[Place]:
+        """The page and the tag of each that is wanted; NOWHERE for those that are not there, and of more than
+        `most`."""
+        pool, exported, places = self._side.pool, self._memory(find), list[Place]()
+        left = 1 if find.only_first else most
         for group, name in find.wanted:
-            is_there = pool.memory_of(group) is exported
+            is_there = left > 0 and pool.memory_of(group) is exported
             places.append(pool.names.locate(group, name) if is_there else NOWHERE)
-            if find.only_first and places[-1][0] >= 0:
-                break
-        return places + [NOWHERE] * (len(find.wanted) - len(places))
+            left -= places[-1][0] >= 0
+        return places
 
-    def _send_found(self, places: list[tuple[int, int]], find: Find) -> None:
-        pool, exported = self._side.pool, self._memory(find)
+    def _send_tags(self, places: list[Place], find: Find) -> None:
+        """As they are once the bytes of their pages are on the way."""
+        locate = self._side.pool.names.locate
         found = [(page, wanted) for (page, _), wanted in zip(places, find.wanted, strict=True) if page >= 0]
-        numbers = np.array([page for page, _ in found], np.int64)
-        self._line.send_pages(pool.copier, exported.memory.pages, numbers)
-        now = [(page, pool.names.locate(group, name)) for page, (group, name) in found]
+        now = [(page, locate(group, name)) for page, (group, name) in found]
         tags = [tag if place == page else 0 for page, (place, tag) in now]
         self._line.send_bytes(np.array(tags, "<u8").data.cast("B"))

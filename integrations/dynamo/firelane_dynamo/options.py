@@ -16,6 +16,7 @@ from dynamo.common.utils.runtime import parse_endpoint
 from firelane import env
 from firelane.cli import options
 from firelane.cli.router_options import TRANSFER, TRANSPORT, page_exchange, with_nixl
+from firelane.cli.travelling_pages import check_travelling
 from firelane.engine_config import KV_TRANSPORTS, EngineConfig
 from firelane.errors import UsageError
 from firelane.node.remote_peers import RemotePeersConfig
@@ -50,8 +51,8 @@ def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
         cache_events=not given.no_prefix_cache,
         **options.engine_settings(given),
     )
-    if engine.ranks_option and given.disaggregation_mode != "agg":
-        raise UsageError(f"{engine.ranks_option} beside --disaggregation-mode: pages of ranks do not travel")
+    if given.disaggregation_mode != "agg":
+        check_travelling(engine, "--disaggregation-mode")
     peers = _peers(given, engine, environment)
     if peers is not None:
         engine = msgspec.structs.replace(engine, kv_transfer_address=peers.address(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -21,6 +21,13 @@ def poison(tensor: Tensor) -> Tensor:
     if tensor.dtype == torch.bool:
         return tensor.fill_(True)
     return tensor.fill_(_GARBAGE[tensor.element_size()])
+
+
+def copy_each(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for target, source in copies:
+        assert target.is_contiguous()
+        assert source.is_contiguous()
+        target.copy_(source)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,10 @@ class HostDevice:
 
     def upload(self, target: Tensor, source: Tensor) -> HostFence:
         target.copy_(source)
+        return HostFence()
+
+    def copy_beside(self, copies: Sequence[tuple[Tensor, Tensor]]) -> HostFence:
+        copy_each(copies)
         return HostFence()
 
     def mark(self) -> HostFence:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from firelane.backends.cuda.device import WAIT_LIMIT_S
 from firelane.errors import MachineError
-from tests.backends.cuda.host_device import HostDevice
+from tests.backends.cuda.host_device import HostDevice, copy_each
 
 
 @dataclass
@@ -51,17 +53,22 @@ class LateFence:
 
 
 class LateDevice(HostDevice):
-    """Graphs run when a fence behind them is waited for; with `stream.hangs` they never end."""
+    """Graphs run when a fence behind them is waited for, and so do copies beside them; with `stream.hangs`
+    they never end."""
 
     def __init__(self) -> None:
         super().__init__(warm=False)
-        self.stream = Stream()
+        self.stream, self.copies = Stream(), Stream()
 
     def capture(self, work: Callable[[], None]) -> LateGraph:  # type: ignore[override]
         return LateGraph(work, self.stream)
 
     def mark(self) -> LateFence:  # type: ignore[override]
         return LateFence(self.stream, self.stream.started)
+
+    def copy_beside(self, copies: Sequence[tuple[Tensor, Tensor]]) -> LateFence:  # type: ignore[override]
+        self.copies.start(lambda: copy_each(copies))
+        return LateFence(self.copies, self.copies.started)
 
     def drain(self) -> bool:
         self.stream.works.clear()

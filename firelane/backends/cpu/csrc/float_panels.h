@@ -48,9 +48,10 @@ FL_INLINE void decode_between_any(int rows, const float* x, const std::uint8_t* 
   }
 }
 
-// Inputs first .. first + count - 1 of a panel: out [count][32].
+// Inputs first .. first + count - 1 of a panel: out [count][32]. GCC 12 takes it for a function that writes nothing where
+// units have 16 inputs (-fipa-pure-const and -fipa-modref agree on it), and leaves out the call.
 template <class Coded>
-FL_KERNEL void decode_floats(const std::uint8_t* panel, int first, int count, float* out) {
+FL_KERNEL FL_OPAQUE void decode_floats(const std::uint8_t* panel, int first, int count, float* out) {
   for (int k = 0; k < count; k += Coded::kUnit)
     Coded::decode_unit(panel, first + k, out + k * 32, [](int) FL_LAMBDA {});
 }

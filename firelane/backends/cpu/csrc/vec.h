@@ -21,6 +21,12 @@
 // One copy for each shape, however many layers call it.
 #define FL_KERNEL __attribute__((noinline))
 #define FL_LAMBDA __attribute__((always_inline))
+// What callers may not look into.
+#if defined(__clang__)
+#define FL_OPAQUE
+#else
+#define FL_OPAQUE __attribute__((noipa))
+#endif
 
 #if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
 #include "vec_avx512.h"

@@ -1,0 +1,82 @@
+"""Options of `firelane engine` for its role and its pages: what they give, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from firelane.cli import build_parser, router_options
+from firelane.cli.engine_options import cared_for
+from firelane.cli.page_options import with_pages
+from firelane.engine_config import EngineConfig
+from firelane.env import Environment
+from firelane.errors import UsageError
+from firelane.node.remote_peers import RemotePeersConfig
+
+HERE = ("--kv-transfer-address", "10.0.0.1:5600")
+
+
+def options(tmp_path, *words: str, key: str = "k" * 16, **changes):
+    arguments = build_parser().parse_args(["engine", "MODEL", *words])
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, backend="cpu", **changes)
+    settings = Environment(cache_dir=tmp_path, cluster_key=key)
+    return with_pages(arguments, cared_for(arguments, engine), settings)
+
+
+def test_an_engine_does_all_and_its_pages_stay(tmp_path):
+    made = options(tmp_path)
+    (config,) = made.configs()
+    assert (config.role, config.kv_transfer_address, made.remote_peers) == ("both", "", None)
+
+
+@pytest.mark.parametrize("role", ["both", "prefill", "decode"])
+def test_a_role_and_an_address(tmp_path, role):
+    made = options(tmp_path, "--role", role, *HERE)
+    (config,) = made.configs()
+    assert (config.role, config.kv_transfer_address) == (role, "10.0.0.1:5600")
+    assert made.remote_peers == RemotePeersConfig("10.0.0.1", 5600, b"k" * 16)
+
+
+def test_the_key_comes_from_a_file(tmp_path):
+    (tmp_path / "key").write_text("0123456789abcdef\n")
+    made = options(tmp_path, *HERE, "--cluster-key-file", str(tmp_path / "key"), key="")
+    assert made.remote_peers is not None
+    assert made.remote_peers.key == b"0123456789abcdef"
+
+
+def test_pages_by_nixl_lie_in_shared_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(router_options, "is_installed", lambda: True)
+    (config,) = options(tmp_path, *HERE, "--kv-transport", "nixl").configs()
+    assert (config.kv_transport, config.kv_cache_memory) == ("nixl", "shared")
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "why"),
+    [
+        (
+            ["--role", "prefill"],
+            {},
+            "--role prefill: .*give --kv-transfer-address IP:PORT.*--cluster-key-file",
+        ),
+        (["--role", "decode"], {}, "--role decode: .*give --kv-transfer-address"),
+        (["--cluster-key-file", "k"], {}, "--cluster-key-file alone: .*give --kv-transfer-address"),
+        (["--kv-transport", "nixl"], {}, "give --kv-transfer-address"),
+        (["--kv-transfer-address", "8.8.8.8:1"], {}, "private network"),
+        (["--kv-transfer-address", "host:5600"], {}, "private network"),
+        (["--kv-transfer-address", "10.0.0.1"], {}, "IP:PORT"),
+        (["--kv-transfer-address", "10.0.0.1:0"], {}, "a port from 1 to 65535"),
+        (HERE, {"key": ""}, "give --cluster-key-file FILE, or FIRELANE_CLUSTER_KEY"),
+        (HERE, {"key": "short"}, "FIRELANE_CLUSTER_KEY has 5 bytes"),
+        ([*HERE, "--cluster-key-file", "/nowhere"], {}, "--cluster-key-file /nowhere"),
+        (HERE, {"prefix_cache": False}, "--no-prefix-cache beside --kv-transfer-address"),
+        (HERE, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 beside"),
+    ],
+)
+def test_what_is_refused(tmp_path, words, changes, why):
+    with pytest.raises(UsageError, match=why):
+        options(tmp_path, *words, **changes)
+
+
+def test_nixl_has_to_be_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(router_options, "is_installed", lambda: False)
+    with pytest.raises(UsageError, match=r"pip install 'firelane\[rdma\]'"):
+        options(tmp_path, *HERE, "--kv-transport", "nixl")

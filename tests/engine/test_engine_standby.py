@@ -1,0 +1,53 @@
+"""The order in which an engine goes to standby: what others have of its memory is let go before it is given
+back, and pages are forgotten before that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firelane.contract import GivenBack
+from firelane.engine.process import _can_sleep
+from firelane.engine.standby import EngineStandby
+from firelane.engine_config import EngineConfig
+
+
+class Part:
+    """Notes what it is asked to do."""
+
+    can_sleep = True
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self._name, self._calls = name, calls
+
+    def __getattr__(self, name: str) -> Any:
+        def call() -> GivenBack:
+            self._calls.append(f"{self._name}.{name}")
+            return GivenBack(5, 7)
+
+        return call
+
+
+def test_others_let_go_before_memory_is_given_back() -> None:
+    calls: list[str] = []
+    parts = [Part(name, calls) for name in ("executor", "kv", "tiers", "peers")]
+    standby = EngineStandby(*parts)  # pyright: ignore[reportArgumentType]
+    asleep = standby.sleep()
+    standby.sleep()
+    assert calls == ["kv.forget", "peers.standby", "tiers.standby", "executor.standby"]
+    assert asleep.released_bytes >= 5
+    calls.clear()
+    for _ in range(2):
+        standby.wake()
+    assert calls == ["executor.wake", "peers.wake"]
+
+
+@pytest.mark.parametrize(("transport", "can_sleep"), [("tcp", True), ("nixl", False)])
+def test_an_engine_whose_memory_another_process_keeps_mapped_knows_no_standby(
+    tmp_path: Path, transport: str, can_sleep: bool
+) -> None:
+    config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, kv_transport=transport)
+    executor: Any = Part("executor", [])
+    assert _can_sleep(executor, config) is can_sleep
