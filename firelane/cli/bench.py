@@ -107,12 +107,8 @@ def _add_disagg(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens of a step of engines that do both; may be repeated (default: the device's)",
     )
-    parser.add_argument(
-        "--prefill-chunk",
-        type=options.positive_int,
-        metavar="N",
-        help="tokens of a step of engines for prefill (default: twice the device's)",
-    )
+    chunk_help = "the same of engines for prefill (default: twice the device's)"
+    parser.add_argument("--prefill-chunk", type=options.positive_int, metavar="N", help=chunk_help)
     parser.add_argument(
         "--seconds", type=options.positive_float, default=15.0, metavar="X", help="default: %(default)s"
     )

@@ -17,6 +17,7 @@ from firelane.gateway.engines.roles import change_role, take_role
 from firelane.gateway.engines.routing import (
     BUSY_TOKENS,
     CHUNK_TOKENS,
+    QUEUE_TOKENS,
     SLOWER,
     SPARE_TOKENS,
     WORTH_TOKENS,
@@ -167,6 +168,26 @@ def test_a_prompt_waits_for_as_long_as_beside_decodes_it_takes_longer(ahead, goe
         second, _ = await scene.submit(tokens=own)
         expected = [[first], [second]] if goes_there else [[first, second], []]
         await until(lambda: scene.where() == expected)
+
+    play(scenario, P, D)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "token_ms", "goes_there"), [(8.0, 0.025, True), (45.0, 2.3, False), (45.0, 0.0, True)]
+)
+def test_an_engine_whose_streams_would_wait_long_takes_a_prompt_only_from_a_long_queue(
+    step_ms, token_ms, goes_there
+):
+    async def scenario(scene):
+        scene.links[1].step_ms, scene.links[1].token_ms = step_ms, token_ms
+        first, _ = await scene.submit(tokens=QUEUE_TOKENS)
+        second, _ = await scene.submit(tokens=1000)
+        expected = [[first], [second]] if goes_there else [[first, second], []]
+        await until(lambda: scene.where() == expected)
+        if not goes_there:
+            third, _ = await scene.submit(tokens=1000)
+            fourth, _ = await scene.submit(tokens=1000)  # it has one
+            await until(lambda: scene.where() == [[first, second, fourth], [third]])
 
     play(scenario, P, D)
 

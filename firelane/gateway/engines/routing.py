@@ -29,6 +29,12 @@ SPARE_TOKENS = 8192
 """Prompt tokens that an engine for decode may have left while it still takes such a prompt."""
 CHUNK_TOKENS = 448
 """Tokens of a prompt in one step of an engine for decode that has other requests, too."""
+MOST_STEPS = 8
+"""Where such a chunk takes longer than so many short steps, as on CPUs, streams would wait too long for it:
+an engine for decode then takes a prompt only to end a long queue."""
+QUEUE_TOKENS, QUEUE_SHARE, IDLE_TOKENS = 8192, 0.75, 256
+"""That is, more tokens before the prompt, and a larger share of its own, at the engine for prefill; and fewer
+at the one for decode."""
 NO_ROLES = {"both"}
 
 
@@ -170,7 +176,15 @@ def _assigned(flight: InFlight, link: EngineT) -> EngineT:
 def _is_sooner(flight: InFlight, decoder: RoutedEngine, prefiller: RoutedEngine) -> bool:
     """The engine for decode is likely to have the prompt's first token clearly before the one for prefill."""
     own = len(flight.request.prompt) // 4
+    if _is_slow(decoder):
+        queue = max(QUEUE_TOKENS, QUEUE_SHARE * own)
+        return decoder.prefill_tokens < IDLE_TOKENS and prefiller.prefill_tokens > queue
     return BUSY_TOKENS + SLOWER * (decoder.prefill_tokens + own) < prefiller.prefill_tokens + own
+
+
+def _is_slow(link: RoutedEngine) -> bool:
+    """False of one that has not told its times yet."""
+    return CHUNK_TOKENS * link.token_ms > MOST_STEPS * link.step_ms
 
 
 def _gives_pages(link: RoutedEngine) -> bool:
