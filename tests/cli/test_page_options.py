@@ -17,7 +17,7 @@ HERE = ("--kv-transfer-address", "10.0.0.1:5600")
 
 def options(tmp_path, *words: str, key: str = "k" * 16, **changes):
     arguments = build_parser().parse_args(["engine", "MODEL", *words])
-    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, backend="cpu", **changes)
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, **{"backend": "cpu"} | changes)
     settings = Environment(cache_dir=tmp_path, cluster_key=key)
     return with_pages(arguments, cared_for(arguments, engine), settings)
 
@@ -68,7 +68,7 @@ def test_pages_by_nixl_lie_in_shared_memory(tmp_path, monkeypatch):
         (HERE, {"key": "short"}, "FIRELANE_CLUSTER_KEY has 5 bytes"),
         ([*HERE, "--cluster-key-file", "/nowhere"], {}, "--cluster-key-file /nowhere"),
         (HERE, {"prefix_cache": False}, "--no-prefix-cache beside --kv-transfer-address"),
-        (HERE, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 beside"),
+        (HERE, {"backend": "cuda", "tensor_parallel_size": 2}, "pages of several GPUs do not travel"),
     ],
 )
 def test_what_is_refused(tmp_path, words, changes, why):
