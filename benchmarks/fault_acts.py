@@ -1,4 +1,4 @@
-"""What is done to processes under test, and what is asked of a server meanwhile."""
+"""Faults of processes under test, and requests to a server meanwhile."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Cluster:
         self.hosts[name] = self._start(name)
 
     def faults(self) -> dict[str, Fault]:
-        """Those that do not depend on roles."""
+        """Faults that do not depend on roles."""
         return {
             "SIGSTOP of an engine's host, which goes on": Fault("host", self.pause_host),
             "SIGSTOP of the gateway, which goes on": Fault("gateway", pause),

@@ -184,7 +184,7 @@ class NodeReader:
     def _engines(
         self, config: NodeConfig, entry: ModelEntry, chosen: argparse.Namespace, engine: EngineConfig
     ) -> tuple[EngineOptions, RoleTargets | None]:
-        """How many engines there are, and what each does. Raises UsageError at the key that it names
+        """Number and roles of a model's engines. Raises UsageError at the key that it names
         first."""
         try:
             return engine_options.engine_options(chosen, engine, 1), engine_options.role_targets(chosen)

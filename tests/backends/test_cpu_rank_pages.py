@@ -167,7 +167,7 @@ def scribble(executor: Executor) -> None:
 
 
 def test_tokens_behind_pages_of_tiers(engines, alone, tmp_path: Path) -> None:
-    """What one engine has stored on the drive, and in memory, gives the next one the tokens of one rank."""
+    """Pages that one engine has stored give the next one the tokens of one rank."""
     want = [alone[FAMILY][i] for i in (1, 2)]
     config = TiersConfig(host_bytes=8 << 20, disk=tmp_path, disk_bytes=16 << 20)
     cached: dict[int, int] = {}

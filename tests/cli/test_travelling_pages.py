@@ -1,4 +1,4 @@
-"""What keeps pages of an engine from travelling, refused by name."""
+"""Options that keep pages of an engine from travelling, refused by name."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_prompt_is_computed_by_one_engine_and_goes_on_at_another():
 
 
 def test_engines_of_one_machine_are_connected_already():
-    """Whatever they give to those of other servers."""
+    """Also where they give pages to those of other servers."""
 
     async def scenario(scene):
         for place, role in enumerate((P, D)):

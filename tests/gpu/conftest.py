@@ -1,4 +1,4 @@
-"""What tests on a GPU have in common."""
+"""Fixtures that tests on a GPU have in common."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ import pytest
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kernels are compiled once for all workers, if FIRELANE_CACHE_DIR says so."""
+    """Directory of kernels, compiled once for all workers if FIRELANE_CACHE_DIR says so."""
     named = os.environ.get("FIRELANE_CACHE_DIR")
     return Path(named) if named else tmp_path_factory.mktemp("cache")

@@ -93,7 +93,7 @@ def test_a_reader_that_cannot_write_has_no_pages():
 
 @pytest.mark.usefixtures("few")
 def test_no_more_pages_are_answered_than_there_is_room_for():
-    """Whoever asks for more in one message."""
+    """One message may ask for more; the pages beyond are told to be missing."""
     there, asks = Engine(maps=False, copied=True), Engine(maps=False, copied=True)
     try:
         expected = there.fill(prompt(40))

@@ -152,7 +152,7 @@ def mapped():
 
 
 def test_an_engine_in_standby_is_let_go_and_comes_back():
-    """Whatever others have mapped of it would stay in memory."""
+    """Memory that others have mapped would stay."""
 
     async def scenario(enter):
         first, second, third = (enter(shared=True) for _ in range(3))

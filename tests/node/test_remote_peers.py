@@ -88,7 +88,7 @@ def test_an_address_that_cannot_be_used_is_answered(address):
 
 
 def test_an_address_that_never_answers_is_not_tried_again_at_once(monkeypatch):
-    """However long the attempt has taken."""
+    """Regardless of the time that the attempt has taken."""
     tried, attempt_s = [], SOON_S / 2
 
     async def nowhere(address):

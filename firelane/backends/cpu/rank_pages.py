@@ -50,7 +50,7 @@ class RankPages:
         return True
 
     def _overlaps(self, first: int, nbytes: int) -> Iterator[tuple[Part, slice]]:
-        """What of each part lies in the bytes from `first` on, and which of these bytes that is."""
+        """The range of each part that lies in the bytes from `first` on, and its range among these bytes."""
         for part, begin in zip(self._parts, self._begins, strict=True):
             low, high = max(first, begin), min(first + nbytes, begin + part.shape[1])
             if low < high:

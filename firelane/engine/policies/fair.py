@@ -215,11 +215,13 @@ class FairPolicy:
     def _admit_behind(self, draft: PlanDraft) -> None:
         """Admit those of tenants that are behind each tenant whose prompts are being computed: a long prompt
         has many steps, which others that have a slot, but few tokens, would wait for."""
-        if not (self.accounts.is_shared and self.waiting):
+        if not (self.accounts.is_shared and self.waiting and (prefilling := draft.prefilling())):
             return
-        counter, heads = self.accounts.counter, self.waiting.heads(self.accounts.counter, draft.admitted)
-        first = min((counter[s.account] for s in draft.prefilling()), default=0.0)
-        pending = 0
+        counter, pending = self.accounts.counter, 0
+        first, heads = (
+            min(counter[s.account] for s in prefilling),
+            self.waiting.heads(counter, draft.admitted),
+        )
         while pending < self._max_tokens and draft.num_free_slots:
             head = heads.best()
             if head is None or counter[head.account] >= first or not draft.admit(head, spare_pages=0):

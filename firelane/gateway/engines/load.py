@@ -119,7 +119,7 @@ class Load:
             self._change(flight, -tokens)
 
     def left(self, now_s: float, token_ms: float) -> int:
-        """What is likely to be left of these tokens. See WorkLeft."""
+        """Estimate of the tokens that are left to compute of these. See WorkLeft."""
         return self._work.left(self.tokens, now_s, token_ms)
 
     def _change(self, flight: InFlight, tokens: int) -> None:

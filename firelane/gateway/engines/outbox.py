@@ -27,7 +27,7 @@ class Outbox:
         self._schedule()
 
     def clear(self) -> None:
-        """What has not been sent yet is not sent."""
+        """Drop all that has not been sent yet."""
         self._new.clear()
         self._aborts.clear()
 

@@ -39,14 +39,14 @@ class CachedMemory:
         return None
 
     def room(self, group: int, place: int, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Where the bytes of a page, or of a part of a state, are to be written, for `write`: their place
+        """Memory for the bytes of a page, or of a part of a state, for `write`: their place
         itself, or a part of `buffer`."""
         memory, begin = self._of(group), self._first_byte(group)
         end = min(begin + self.page_bytes, memory.page_bytes)
         return buffer[: end - begin] if memory.pages is None else memory.pages[place, begin:end]
 
     def write(self, group: int, place: int, written: NDArray[np.uint8]) -> bool:
-        """What was written to the room of a page is there now, unless this is False."""
+        """Put bytes that lie in the room of a page into it. Returns False where that cannot be done."""
         memory = self._of(group)
         return memory.pages is not None or memory.write([place], written[None], self._first_byte(group))
 
