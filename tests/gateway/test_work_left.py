@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.load import LEAST_LEFT, Load, WholePrompts
+from firelane.gateway.engines.load import LEAST_LEFT, Load
 from firelane.wire.frames import NewRequest, Sampling
 
 TOKEN_MS = 0.5
@@ -65,11 +65,10 @@ def test_a_prompt_that_does_not_draw_stays_in_the_way(load):
     assert load.left(60.0, TOKEN_MS) == LEAST_LEFT * 1000
 
 
-@pytest.mark.parametrize("load", [Load(WholePrompts()), Load()], ids=["whole prompts", "no times told"])
-def test_prompts_count_as_wholes(load):
+def test_prompts_count_as_wholes_where_no_times_are_told(load):
     load.add(flight_of(1, 1000))
     load.left(0.0, 0.0)
-    assert load.left(0.4, TOKEN_MS if isinstance(load._work, WholePrompts) else 0.0) == 1000
+    assert load.left(0.4, 0.0) == 1000
 
 
 @settings(max_examples=200, deadline=None)

@@ -55,17 +55,6 @@ class QueueingEngine(Protocol):
     def queued(self) -> TenantLoad | None: ...
 
 
-class WholePrompts:
-    """The plain twin of WorkLeft: a prompt counts as a whole until it draws."""
-
-    def added(self, tokens: int) -> None:
-        pass
-
-    def left(self, tokens: int, now_s: float, token_ms: float) -> int:
-        del now_s, token_ms
-        return tokens
-
-
 class WorkLeft:
     """An estimate of the prompt tokens that are left between two first tokens: the engine computes one each
     `token_ms` while there are any. Wrong by what a step holds, and by as much as token_ms is; a first token
@@ -81,7 +70,7 @@ class WorkLeft:
 
     def left(self, tokens: int, now_s: float, token_ms: float) -> int:
         """tokens: of all prompts that have not drawn yet. now_s: never earlier than before. token_ms: 0 where
-        it is not known; then nothing is taken to be computed."""
+        it is not known; then a prompt counts as a whole until it draws."""
         computed = 1000 * (now_s - self._at_s) / token_ms if token_ms else 0.0
         self._at_s = now_s
         left = max(0.0, self._left - computed) + self._added
@@ -97,10 +86,9 @@ class Load:
 
     __slots__ = ("_waiting", "_work", "queued", "tokens")
 
-    def __init__(self, work: WorkLeft | WholePrompts | None = None) -> None:
-        """work: by default WorkLeft."""
+    def __init__(self) -> None:
         self._waiting: dict[int, tuple[InFlight, int, int]] = {}
-        self._work = work or WorkLeft()
+        self._work = WorkLeft()
         self.tokens = 0
         self.queued = TenantLoad(Queued(), Queued())
 
