@@ -125,3 +125,11 @@ def test_nothing_is_admitted_while_draining():
     admission.draining = True
     with pytest.raises(EngineDeadError, match="shutting down"):
         admit(admission, 1, "")
+
+
+def test_what_a_tenant_gave_back_does_not_count_against_it():
+    fresh, used = make(), make()
+    for number in range(3 * (SEATS + QUEUE)):
+        admit(used, 1 + number % 2, "acme").release()
+    assert fill(used, "acme") == fill(fresh, "acme")
+    assert fill(used, "other") == fill(fresh, "other")

@@ -88,6 +88,15 @@ def test_what_has_a_reason_ejects_nobody(waits):
     assert names(noted(some, waits), some) == "012"
 
 
+@pytest.mark.parametrize("over", [0.99, 1.01])
+def test_what_counts_is_the_share_of_a_wait_that_is_over_its_peers(over):
+    """An engine five times as slow has four fifths of its wait in excess."""
+    seconds = over * RULE.excess_s / (1 - 1 / 5)
+    slow, sound = Wait(100_000, seconds), Wait(100_000, seconds / 5)
+    ejection = noted(engines(2), [slow, sound])
+    assert names(ejection, engines(2)) == ("1" if over > 1 else "01")
+
+
 def test_few_waits_prove_nothing():
     some = engines(2)
     assert names(noted(some, [SLOW, SOUND], RULE.waits - 1), some) == "01"

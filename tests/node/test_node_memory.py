@@ -45,6 +45,12 @@ def test_as_many_go_as_are_needed_and_no_more() -> None:
     assert names(small, large, need=9) == ("l",)
 
 
+@pytest.mark.parametrize(("spare", "who"), [(4, ("l",)), (3, ("s", "l"))])
+def test_one_that_gives_just_the_surplus_stays(spare: int, who: tuple[str, ...]) -> None:
+    small, large = holder("s", 4, idle_s=9.0), holder("l", 10, idle_s=1.0)
+    assert names(small, large, need=14 - spare) == who
+
+
 def test_where_standby_is_not_enough_they_end() -> None:
     found = eviction([holder("a", 10)], 11, 0.0)
     assert found is not None

@@ -1,0 +1,60 @@
+"""A gateway's connection to a host: what is tried again soon, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from firelane.cluster.addresses import Place, parse_address
+from firelane.cluster.dial import DialError, dial
+from firelane.wire.hello import Hello, Refusal, Welcome, encode_hello
+
+HELLO = Hello(protocol=1, version="1.2", model="abc")
+
+
+def answer_of(data: bytes):
+    """What `dial` makes of a host that answers a hello with these bytes, and closes."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(data)
+        await writer.drain()
+        writer.close()
+
+    async def run():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            address = parse_address("127.0.0.1", server.sockets[0].getsockname()[1])
+            dialed = await dial(Place(address, "a-host"), HELLO, None)
+            dialed.transport.abort()
+            return dialed
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+def test_a_refusal_says_whether_it_passes(is_passing):
+    with pytest.raises(DialError, match="refused: another model") as refused:
+        answer_of(encode_hello(Refusal("another model", is_passing=is_passing)))
+    assert refused.value.is_passing is is_passing
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "closed the connection"),
+        (encode_hello(HELLO), "a gateway answers there"),
+        (b"\xff" * 64, "hello"),
+    ],
+    ids=["nothing", "gateway", "garbage"],
+)
+def test_other_failures_may_pass(data, reason):
+    with pytest.raises(DialError, match=reason) as failed:
+        answer_of(data)
+    assert failed.value.is_passing
+
+
+def test_frames_behind_the_welcome_are_kept():
+    dialed = answer_of(encode_hello(Welcome(7)) + b"frames")
+    assert (dialed.number, bytes(dialed.head)) == (7, b"frames")
