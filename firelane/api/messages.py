@@ -22,6 +22,10 @@ SERVER_TOOLS = ("web_search_", "web_fetch_", "code_execution_", "tool_search_too
 """Beginnings of the types of tools that Anthropic's servers run by themselves."""
 
 
+THREAD_UNSUPPORTED = "thread_unsupported_request"
+"""Code of an error at which Anthropic's clients send the whole conversation instead of a part of it."""
+
+
 class Block(msgspec.Struct, kw_only=True):
     """A piece of content. Which fields count depends on `type`:
 
@@ -140,6 +144,9 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
 
+    # Refused: `messages` may hold no more than what is new in the conversation.
+    thread: Any = None
+
     # They change nothing about the answer.
     cache_control: Any = None
     container: Any = None
@@ -154,6 +161,13 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
+        if self.thread is not None:
+            raise RequestError(
+                "`thread` is not supported by this server, which keeps no messages: leave it out, and "
+                "send the whole conversation with its `system` and `tools`",
+                param="thread",
+                code=THREAD_UNSUPPORTED,
+            )
         for i, message in enumerate(self.messages):
             message.check(f"messages[{i}]")
         for i, tool in enumerate(self.tools or ()):

@@ -57,9 +57,18 @@ class TokensCount(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
 
 
-class MessagesErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+class MessagesErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """error_code: a word that Anthropic's clients act on."""
+
+    error_code: str
+
+
+class MessagesErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """details: only where `error_code` is one that Anthropic's clients know."""
+
     type: str
     message: str
+    details: MessagesErrorDetails | None = None
 
 
 class MessagesError(msgspec.Struct, frozen=True, kw_only=True):

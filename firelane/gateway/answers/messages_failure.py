@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from firelane.api.errors import ErrorEnvelope
-from firelane.api.messages_answer import MessagesError, MessagesErrorBody
+from firelane.api.messages import THREAD_UNSUPPORTED
+from firelane.api.messages_answer import MessagesError, MessagesErrorBody, MessagesErrorDetails
 from firelane.gateway.answers.formats import encode_json
 from firelane.gateway.http.exchange import Exchange
 
@@ -13,6 +14,8 @@ _ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnve
 OVERLOADED = 529
 _BY_STATUS = {408: "timeout_error", 413: "request_too_large"}
 _BY_TYPE = {"server_error": "api_error", "service_unavailable_error": "overloaded_error"}
+_TOLD_CODES = (THREAD_UNSUPPORTED,)
+"""Codes that Anthropic has, too."""
 
 
 def failure(request_id: str, status: int, body: bytes) -> tuple[int, bytes]:
@@ -23,7 +26,8 @@ def failure(request_id: str, status: int, body: bytes) -> tuple[int, bytes]:
     kind = _BY_STATUS.get(status) or _BY_TYPE.get(error.type, error.type)
     if kind == "overloaded_error" or error.code == "queue_full":
         status, kind = OVERLOADED, "overloaded_error"
-    told = MessagesErrorBody(type=kind, message=error.message)
+    details = MessagesErrorDetails(error_code=error.code) if error.code in _TOLD_CODES else None
+    told = MessagesErrorBody(type=kind, message=error.message, details=details)
     return status, encode_json(MessagesError(error=told, request_id=request_id))
 
 

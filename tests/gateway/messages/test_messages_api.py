@@ -270,6 +270,21 @@ def test_refused(service, fields, word):
     assert service.gateway.in_flight == 0
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    "thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}, "of another form"]
+)
+def test_a_part_of_a_conversation_is_refused_with_the_code_that_clients_know(service, path, thread):
+    answered = [{"role": "user", "content": [result()]}]
+    body = {"model": "toy", "messages": answered, "thread": thread}
+    body |= {"max_tokens": 9} if path == "/v1/messages" else {}
+    answer = service.http.post(path, json=body)
+    assert "`thread`" in refused(answer, 400, "invalid_request_error")
+    assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    body["messages"][0]["content"] = "hi"
+    assert service.http.post(path, json=body | {"thread": None}).status_code == 200
+
+
 def test_errors_have_anthropics_form(make_service, tmp_path):
     digest = hashed("secret" * 5)
     keys = f'[tenants.acme]\nkeys = ["{digest}"]\nrequests_per_minute = 2\nmodels = ["toy"]\n'

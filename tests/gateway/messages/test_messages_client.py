@@ -5,7 +5,7 @@ from __future__ import annotations
 import anthropic
 import pytest
 from messages_support import TOOL, turns
-from taught_model import CALL
+from taught_model import CALL, prompt
 
 ASK = {"model": "toy", "max_tokens": 200, "messages": turns("weather?")}
 
@@ -45,6 +45,28 @@ def test_thinking_is_put_together_and_goes_back(taught, client):
     result = {"type": "tool_result", "tool_use_id": message.content[2].id, "content": "12"}
     talk = [*ASK["messages"], message.to_param(), {"role": "user", "content": [result]}]
     assert api.beta.messages.create(model="toy", max_tokens=100, messages=talk, betas=["x"]).content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_its_tool_runner_sends_the_whole_conversation(taught, client, stream):
+    @anthropic.beta_tool
+    def weather(city: str) -> str:
+        """Tell it."""
+        taught.text = f"It is 12 °C in {city}."
+        return f"12 in {city}"
+
+    runner = client(taught).beta.messages.tool_runner(**ASK, tools=[weather], stream=stream)
+    last = runner.until_done().content[0]
+    assert last.text == "It is 12 °C in Zürich."
+    assert "weather?" in prompt(taught)
+    assert "12 in Zürich" in prompt(taught)
+
+
+def test_a_thread_of_its_own_is_told_what_is_wrong(service, client):
+    thread = client(service).beta.messages.thread(model="toy", max_tokens=9)
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        thread.send({"role": "user", "content": "hi"})
+    assert caught.value.error_code == "thread_unsupported_request"
 
 
 def test_errors_are_its_own(service, client):
