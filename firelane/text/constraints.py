@@ -15,6 +15,7 @@ from firelane.api.schemas import check_schema
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES
 from firelane.text.closed_schema import closed
+from firelane.text.typed_schema import typed
 from firelane.wire.frames import Grammar
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -127,8 +128,9 @@ def _json(schema: str | dict[str, Any], where: str, asked: StructuredOutputs | N
     if not isinstance(value, dict):
         raise RequestError(f"`{where}` is not a JSON schema: give an object", param=where)
     check_schema(value, where)
+    value = typed(cast(dict[str, Any], value))
     if asked is None or asked.disable_additional_properties is not False:
-        value = closed(cast(dict[str, Any], value))
+        value = closed(value)
     if asked is not None and asked.whitespace_pattern is not None:
         spacing = {"whitespace_flexible": True, "whitespace_pattern": asked.whitespace_pattern}
         value = {**value, "x-guidance": spacing}

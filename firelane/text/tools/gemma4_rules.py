@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 
 from firelane.text.tools.call_rules import TokenOf, quoted, symbols
-from firelane.text.tools.parameters import Schema, count, refused, resolved
+from firelane.text.tools.parameters import NOTES, Schema, count, refused, resolved
 from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.schema_rules import (
-    NOTES,
     cases_of,
     closed_root,
     json_value,

@@ -12,7 +12,7 @@ from firelane.text.constraints import single_line
 from firelane.text.tools.call_rules import TokenOf, held_tools, tool_rules, unmarked_start
 from firelane.text.tools.family import Family
 from firelane.text.tools.json_call import read_call
-from firelane.text.tools.schema_rules import moved_references
+from firelane.text.tools.parameters import moved_references
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space, until
 from firelane.text.tools.tool import Tool
 

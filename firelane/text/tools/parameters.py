@@ -5,6 +5,7 @@ that text is read.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
 from firelane.errors import RequestError
@@ -17,6 +18,9 @@ MAX_CASES = 256
 MAX_COUNT = 100_000
 """Characters and items that a schema may count."""
 CHOICES = ("anyOf", "oneOf")
+COMBINED = (*CHOICES, "allOf")
+NOTES = frozenset({"$schema", "$id", "title", "description", "default", "examples", "strict", "$comment"})
+"""Keys that constrain nothing."""
 STRING = frozenset({"string"})
 _KINDS: dict[type, str] = {
     bool: "boolean",
@@ -65,16 +69,38 @@ def _at(root: Schema, target: str) -> Any:
     return place
 
 
-def properties(parameters: Schema) -> Schema:
-    """Schemas of the parameters that are named."""
-    named = resolved(parameters, parameters).get("properties")
-    return cast(Schema, named) if isinstance(named, dict) else {}
+def moved_references(schema: Any, root: str) -> Any:
+    """The schema for a place inside another one: references to its own root lead to `root`."""
+    if isinstance(schema, list):
+        return [moved_references(item, root) for item in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: moved_references(value, root) for key, value in cast(Schema, schema).items()}
+    target = moved.get("$ref")
+    if isinstance(target, str) and target.startswith("#"):
+        moved["$ref"] = root + target[1:]
+    return moved
+
+
+def _branches(root: Schema) -> Iterator[Schema]:
+    """The schemas that an object of `root` may have to hold to."""
+    todo: list[Any] = [root]
+    for _ in range(MAX_CASES):
+        if not todo:
+            return
+        schema = resolved(todo.pop(), root)
+        yield schema
+        todo += [case for key in COMBINED for case in _listed(schema, key)]
 
 
 def kinds_of(parameters: Schema, name: str) -> frozenset[str]:
     """JSON types that the parameter may have; none where the schema does not say."""
-    whole = resolved(parameters, parameters)
-    return kinds(properties(parameters).get(name, whole.get("additionalProperties")), parameters)
+    branches = list(_branches(parameters))
+    named = [cast(Schema, fields) for one in branches if isinstance(fields := one.get("properties"), dict)]
+    found = [kinds(fields[name], parameters) for fields in named if name in fields]
+    if not found:
+        return kinds(branches[0].get("additionalProperties"), parameters)
+    return frozenset[str]().union(*found)
 
 
 def kinds(schema: Any, root: Schema) -> frozenset[str]:
@@ -85,7 +111,7 @@ def kinds(schema: Any, root: Schema) -> frozenset[str]:
         if not todo:
             return frozenset(found)
         case = resolved(todo.pop(), root)
-        cases = next((listed for key in CHOICES if (listed := _listed(case, key))), None)
+        cases = next((listed for key in COMBINED if (listed := _listed(case, key))), None)
         said = [] if cases else _said(case)
         if not cases and not said:
             return frozenset()

@@ -10,14 +10,20 @@ from typing import Any, cast
 
 from firelane.text.closed_schema import closed
 from firelane.text.constraints import single_line
-from firelane.text.tools.parameters import CHOICES, MAX_CASES, Schema, refused, resolved
+from firelane.text.tools.parameters import (
+    CHOICES,
+    MAX_CASES,
+    NOTES,
+    Schema,
+    moved_references,
+    refused,
+    resolved,
+)
 from firelane.text.tools.raw_text import RuleWriter
 from firelane.text.tools.tool import Tool
 
 ROOT = "firelane_root"
 HELD = frozenset({"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$ref"})
-NOTES = frozenset({"$schema", "$id", "title", "description", "default", "examples", "strict", "$comment"})
-"""Keys that constrain nothing."""
 
 
 def named_fields(schema: Schema, where: str) -> dict[str, tuple[Schema, bool]]:
@@ -66,19 +72,6 @@ def json_value(schema: Schema, root: Schema, writer: RuleWriter) -> str:
         moved = cast(Schema, moved_references(root, f"#/$defs/{ROOT}"))
         schema = {**cast(Schema, moved_references(schema, f"#/$defs/{ROOT}")), "$defs": {ROOT: moved}}
     return writer.rule(f"%json {json.dumps(single_line(schema))}")
-
-
-def moved_references(schema: Any, root: str) -> Any:
-    """The schema for a place inside another one: references to its own root lead to `root`."""
-    if isinstance(schema, list):
-        return [moved_references(item, root) for item in cast(list[Any], schema)]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: moved_references(value, root) for key, value in cast(Schema, schema).items()}
-    target = moved.get("$ref")
-    if isinstance(target, str) and target.startswith("#"):
-        moved["$ref"] = root + target[1:]
-    return moved
 
 
 def cases_of(schema: Any, root: Schema, *, follow: bool = True) -> list[Schema]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from firelane.text.tools.argument_schema import argument_schema
 from firelane.text.tools.call_rules import TokenOf
 from firelane.text.tools.family import Family
-from firelane.text.tools.parameters import STRING, as_json, kinds_of, quoted_text, text_in_json
+from firelane.text.tools.parameters import STRING, Schema, as_json, kinds_of, quoted_text, text_in_json
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, match, skip_space, until
 from firelane.text.tools.tagged_rules import TaggedRules
 from firelane.text.tools.tags import Tags, closing
@@ -54,7 +55,8 @@ class Tagged(Family):
             read = True
             buffer.take(head.end())
             buffer.start_call(head[1])
-            yield from self._arguments(buffer, buffer.tools.get(head[1]), tags.call_close or close)
+            schema = _schema(buffer.tools.get(head[1]))
+            yield from self._arguments(buffer, schema, tags.call_close or close)
             if not tags.call:
                 return True
             at = yield from skip_space(buffer, 0)
@@ -62,7 +64,7 @@ class Tagged(Family):
             buffer.take(at + len(close))
         return read
 
-    def _arguments(self, buffer: StreamBuffer, tool: Tool | None, close: str) -> Reading[None]:
+    def _arguments(self, buffer: StreamBuffer, schema: Schema, close: str) -> Reading[None]:
         """The rest of a call, from behind its name to its closing tag. Where the text ends before, they stay
         unfinished; what is neither a parameter nor the tag ends the call, and is left.
         """
@@ -70,7 +72,7 @@ class Tagged(Family):
         while (key := (yield from self._next_key(buffer))) is not None:
             buffer.arguments(f"{before}{quoted_text(key[1])}: ")
             before = ", "
-            if not (yield from self._value(buffer, _kinds(key, tool))):
+            if not (yield from self._value(buffer, _kinds(key, schema))):
                 return
         at = yield from skip_space(buffer, 0)
         ends = yield from begins(buffer, at, close)
@@ -111,8 +113,15 @@ class Tagged(Family):
         return TaggedRules(self._tags, token_of).write(tools, parallel=parallel)
 
 
-def _kinds(key: re.Match[str], tool: Tool | None) -> frozenset[str]:
-    """What the tag itself says, else the tool's schema. Not a string: JSON, which `object` stands for."""
+def _schema(tool: Tool | None) -> Schema:
+    """The schema of the call's arguments; {} where nothing is known of them."""
+    if tool is None or tool.parameters is None:
+        return {}
+    return argument_schema(tool.parameters) or {}
+
+
+def _kinds(key: re.Match[str], schema: Schema) -> frozenset[str]:
+    """What the tag itself says, else the schema. Not a string: JSON, which `object` stands for."""
     if key["typed"]:
         return STRING if key["typed"] == "true" else frozenset({"object"})
-    return frozenset() if tool is None else kinds_of(tool.schema(), key[1])
+    return kinds_of(schema, key[1])

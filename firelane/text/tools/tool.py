@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from firelane.text.tools.argument_schema import argument_schema
+from firelane.text.tools.parameters import refused
+
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -24,11 +27,20 @@ class Tool:
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
-        function["parameters"] = self.schema()
+        function["parameters"] = NO_PARAMETERS if self.parameters is None else self.parameters
         return {"type": "function", "function": function}
 
     def schema(self) -> dict[str, Any]:
-        return NO_PARAMETERS if self.parameters is None else self.parameters
+        """The schema that the arguments of a call hold to, which are an object. Raises RequestError where
+        `parameters` allow none.
+        """
+        schema = NO_PARAMETERS if self.parameters is None else argument_schema(self.parameters)
+        if schema is None:
+            raise refused(
+                f"the parameters of '{self.name[:64]}' allow no object, which the arguments of a call are: "
+                'give a schema of `"type": "object"`'
+            )
+        return schema
 
 
 @dataclass(frozen=True, slots=True)
