@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 CERTIFICATE = Path(__file__).parent / "gateway" / "certificates" / "one.pem"
+REAL = Path(__file__).parent / "real"
 
 # Each worker has a directory of its own: one would read what another is about to replace.
 set_hypothesis_home_dir(
@@ -56,16 +57,22 @@ def pytest_collection() -> Generator[None]:
         gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests over published artefacts are not even imported by a run that does not name them."""
+    return True if collection_path == REAL and "real" not in config.option.markexpr else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked gpu are for a process that does not interpret, on a machine that has one; those marked arm
-    for a run that names them."""
+    or real for a run that names them."""
     if config.getoption("--shuffle") is not None:
         random.Random(config.getoption("--shuffle")).shuffle(items)
     left_out = [item for item in items if item.get_closest_marker("gpu")]
     if left_out and _gpu_is_used():
         left_out = []
-    if "arm" not in config.option.markexpr:
-        left_out += [item for item in items if item.get_closest_marker("arm")]
+    for mark in ("arm", "real"):
+        if mark not in config.option.markexpr:
+            left_out += [item for item in items if item.get_closest_marker(mark)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
