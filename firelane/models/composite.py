@@ -15,8 +15,10 @@ OF_OTHER_MEDIA = re.compile(
     r"(^|_)(vision|audio|image|video|media|speech|mm|multimodal|projector|spatial|bo[iav]|eo[iav])(_|$)"
 )
 """Keys that say how images and sounds become rows of the prompt."""
-OF_BOTH = (("dtype", "torch_dtype"), ("tie_word_embeddings",), ("quantization_config",))
+OF_BOTH = (("dtype", "torch_dtype"), ("quantization_config",))
 """Keys that may stand outside of the section and hold in it; each with its older name."""
+TIED = "tie_word_embeddings"
+"""A key that may stand in both places and say two things: the checkpoint's tensors tell which one is so."""
 
 
 def language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -40,6 +42,10 @@ def language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
             why = f"{SECTION} says {str(inside)[:60]!r}: make both the same"
             raise reader.refusal(names[0], outside, why)
         found[names[0]] = outside if inside is None else inside
+    reader.ignore(TIED)
+    said = [part[TIED] for part in (section, config) if part.get(TIED) is not None]
+    if said:
+        found[TIED] = True if True in said else said[0]
     reader.finish()
     return found, f"config.json, {SECTION}"
 

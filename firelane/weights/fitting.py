@@ -13,6 +13,7 @@ from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.head import tied_where_equal, with_stored_head
 from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.quantizing.targets import find_targets
 
@@ -22,15 +23,17 @@ log = logging.getLogger(__name__)
 def fitted(
     program: Program, checkpoint: Checkpoint, *, rounds: bool = False, quantize: Scheme | None = None
 ) -> Program:
-    """The program with recipes that the checkpoint has all tensors for. rounds: matrices that are stored in
-    more bits than the program has them in are rounded. quantize: what the matrices of products are quantised
-    to. Raises CheckpointError as Checkpoint.check_against(), and where a tensor's shape does not tell how it
-    is stored; UsageError where what is to be quantised is so already."""
+    """The program with recipes that the checkpoint has all tensors for, and with the checkpoint's head.
+    rounds: matrices that are stored in more bits than the program has them in are rounded. quantize: what the
+    matrices of products are quantised to. Raises CheckpointError as Checkpoint.check_against(), and where a
+    tensor's shape does not tell how it is stored; UsageError where what is to be quantised is so already."""
     several = [w for w in program.weights if w.others]
     weights = {w.name: replace(w, pieces=_recipe(w, checkpoint), others=()) for w in several}
     if weights:
         program = replace(program, ops=tuple(_with_weights(op, weights) for op in program.ops))
-    checkpoint.round_for(program, asked=rounds)
+    apart = with_stored_head(program, checkpoint)
+    checkpoint.round_for(apart, asked=rounds)
+    program = tied_where_equal(program, apart, checkpoint)
     checkpoint.check_against(program)
     if quantize is not None:
         _quantize(program, checkpoint, quantize)

@@ -19,6 +19,7 @@ from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.files import INDEX
 from firelane.weights.fitting import fitted
 from firelane.weights.gguf.index import NAME as GGUF_INDEX
+from firelane.weights.head import shared_table
 from firelane.weights.lossless.manifest import BLOCK, CONFIG, MANIFEST
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.pack import OTHER_WEIGHTS
@@ -31,6 +32,7 @@ from firelane.weights.safetensors import ITEM_BYTES
 
 MARKER = "firelane_quantize.unfinished"
 NOT_CARRIED = (CONFIG, INDEX, MANIFEST, GGUF_INDEX, NAME)
+TIED = "tie_word_embeddings"
 MAX_BYTES = 256 << 20
 
 
@@ -55,9 +57,10 @@ def quantize(
     checkpoint = Checkpoint.open(model_dir)
     if checkpoint.is_quantized:
         raise UsageError(f"{model_dir}: is quantised already; give the model that it was made from")
-    plan = make_plan(program, fitted(program, checkpoint, rounds=True), checkpoint, scheme, keep)
+    as_stored = fitted(program, checkpoint, rounds=True)
+    plan = make_plan(program, as_stored, checkpoint, scheme, keep)
     checkpoint.read_as_stored(tensor for m in plan.matrices for tensor in m.weight.tensors)
-    config = _config(model_dir, plan.config)
+    config = _config(model_dir, plan.config, is_tied=shared_table(as_stored) is not None)
     task = {
         "quantize": scheme.name,
         "of": checkpoint.fingerprint,
@@ -140,8 +143,9 @@ def _read_report(directory: Path) -> Mapping[str, FileReport]:
         return {}
 
 
-def _config(model_dir: Path, quantization: Mapping[str, Any]) -> bytes:
-    """config.json of the new directory: matrices are in bf16 beside the codes."""
+def _config(model_dir: Path, quantization: Mapping[str, Any], *, is_tied: bool) -> bytes:
+    """config.json of the new directory: matrices are in bf16 beside the codes. is_tied: whether the head is
+    the embedding table."""
     try:
         found = cast(dict[str, Any], json.loads(read_regular(model_dir / CONFIG)))
     except (OSError, ValueError) as error:
@@ -150,6 +154,7 @@ def _config(model_dir: Path, quantization: Mapping[str, Any]) -> bytes:
     for section in (found, found.get("text_config")):
         if isinstance(section, dict):
             section |= {key: "bfloat16" for key in ("dtype", "torch_dtype") if key in section}
+            section |= {TIED: is_tied} if TIED in section else {}
     return json.dumps({**found, KEY: quantization}, indent=2).encode() + b"\n"
 
 
