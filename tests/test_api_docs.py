@@ -10,6 +10,7 @@ import pytest
 
 from firelane.api.chat import ChatRequest, FunctionDefinition, Message, ToolDefinition
 from firelane.api.completions import CompletionRequest
+from firelane.api.field_names import ALIASES, REFUSED
 from firelane.api.formats import StructuredOutputs
 from firelane.api.messages import MessagesRequest
 from firelane.api.models import TokenizeRequest
@@ -22,7 +23,7 @@ from firelane.api.ollama import (
 )
 from firelane.api.responses import ResponsesRequest
 from firelane.api.responses_items import ITEM_TYPES
-from firelane.api.sampling import SamplingFields, StreamOptions
+from firelane.api.sampling import AnswerFields, SamplingFields, StreamOptions
 from firelane.api.scores import RerankRequest, ScoreRequest
 from firelane.api.workers_ai import RunRequest
 
@@ -47,6 +48,7 @@ def table(title: str) -> set[str]:
 
 
 SHARED = names(SamplingFields)
+EVERYWHERE = names(AnswerFields)
 PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
 
 
@@ -64,24 +66,23 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
         (
             "Structured output",
             names(StructuredOutputs, "structured_outputs.")
-            | {name for name in SHARED if name.startswith("guided_")}
-            - {"guided_decoding_backend", "guided_whitespace_pattern"}
+            | {name for name in SHARED if name.startswith("guided_")} - {"guided_decoding_backend"}
             | {"response_format"},
         ),
         (
             "Responses",
-            names(ResponsesRequest) - PARTS_OF_RESPONSES
+            names(ResponsesRequest) - PARTS_OF_RESPONSES - EVERYWHERE
             | {"text.format", "text.verbosity", "reasoning.effort", "reasoning.summary"}
             | {"stream_options.include_obfuscation", *ITEM_TYPES},
         ),
         (
             "Messages",
-            names(MessagesRequest) | {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"},
+            names(MessagesRequest) - EVERYWHERE
+            | {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"},
         ),
         (
             "Ollama",
-            names(OllamaChatRequest)
-            | names(OllamaGenerateRequest)
+            (names(OllamaChatRequest) | names(OllamaGenerateRequest)) - EVERYWHERE
             | names(OllamaEmbedRequest)
             | names(OllamaOptions, "options."),
         ),
@@ -89,7 +90,8 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
             "Score and rerank",
             (names(ScoreRequest) | names(RerankRequest)) - {"options"} | {"options.rejectIfBusy"},
         ),
-        ("Workers AI", names(RunRequest) - {"options"} | {"options.rejectIfBusy"}),
+        ("Constraints on every path", EVERYWHERE | {*ALIASES, "format"} | {*REFUSED}),
+        ("Workers AI", names(RunRequest) - EVERYWHERE - {"options"} | {"options.rejectIfBusy"}),
         ("Tokens", names(TokenizeRequest)),
     ],
 )

@@ -14,23 +14,11 @@ from firelane.api.sampling import (
     Object,
     SamplingFields,
     check_shared,
-    refuse_unsupported,
     unsupported,
 )
 from firelane.api.schemas import check_schema
 from firelane.errors import RequestError
 
-CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "audio": (),
-    "best_of": (1,),
-    "chat_template": (),
-    "documents": ([],),
-    "media_io_kwargs": ({},),
-    "mm_processor_kwargs": ({},),
-    "modalities": (["text"],),
-    "moderation": (),
-    "return_prompt_text": (False,),
-}
 CHAT_HINTS = (
     *(name for name in HINTS if name != "thinking"),  # it may hold a budget
     *("prediction", "verbosity", "web_search_options"),
@@ -165,7 +153,7 @@ class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 class ChatRequest(SamplingFields, kw_only=True):
     """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the
     template. `functions` and `function_call` are the older names of `tools` and `tool_choice`. echo: with
-    `continue_final_message`, the answer begins with that message. thinking_token_budget, thinking_budget:
+    `continue_final_message`, the answer begins with that message. thinking_token_budget:
     most tokens of reasoning, also `thinking.budget_tokens` and `reasoning.max_tokens`. What `reasoning` says
     counts where the field of its own does not.
     """
@@ -181,7 +169,6 @@ class ChatRequest(SamplingFields, kw_only=True):
     include_reasoning: bool | None = None
     reasoning: ReasoningOptions | None = None
     thinking_token_budget: Count | None = None
-    thinking_budget: Count | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
@@ -194,17 +181,6 @@ class ChatRequest(SamplingFields, kw_only=True):
     verbosity: Any = None
     web_search_options: Any = None
 
-    # Refused: see CHAT_NEUTRAL.
-    audio: Any = None
-    best_of: Any = None
-    chat_template: Any = None
-    documents: Any = None
-    media_io_kwargs: Any = None
-    mm_processor_kwargs: Any = None
-    modalities: Any = None
-    moderation: Any = None
-    return_prompt_text: Any = None
-
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
         if self.max_completion_tokens is not None:
@@ -212,7 +188,6 @@ class ChatRequest(SamplingFields, kw_only=True):
         if self.reasoning is not None:
             self._take_reasoning(self.reasoning)
         check_shared(self)
-        refuse_unsupported(self, CHAT_NEUTRAL)
         if self.max_tokens == 0:
             raise RequestError("`max_tokens` is 0: there is nothing to answer", param="max_tokens")
         if self.top_logprobs and not self.logprobs:
@@ -226,9 +201,8 @@ class ChatRequest(SamplingFields, kw_only=True):
 
     def reasoning_budget(self) -> tuple[str, int] | None:
         """Most tokens of reasoning, after the name of the field that says so."""
-        for name in ("thinking_token_budget", "thinking_budget"):
-            if getattr(self, name) is not None:
-                return name, getattr(self, name)
+        if self.thinking_token_budget is not None:
+            return "thinking_token_budget", self.thinking_token_budget
         if self.reasoning is not None and self.reasoning.max_tokens is not None:
             return "reasoning.max_tokens", self.reasoning.max_tokens
         if not isinstance(self.thinking, dict):

@@ -7,16 +7,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from firelane.api.sampling import Count, SamplingFields, check_shared, refuse_unsupported
+from firelane.api.sampling import Count, SamplingFields, check_shared
 from firelane.api.usage import Usage
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_LOGPROBS
 
-COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "prompt_embeds": (),
-    "suffix": ("",),
-    "thinking_token_budget": (),
-}
 MAX_PROMPTS = 2048
 MAX_BEST_OF = 20
 Prompt = str | list[Any]
@@ -33,11 +28,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None = None
 
-    # Refused: see COMPLETION_NEUTRAL.
-    prompt_embeds: Any = None
-    suffix: Any = None
-    thinking_token_budget: Any = None
-
     def prompts(self) -> list[str] | list[list[int]]:
         """One entry per prompt. Raises RequestError when the list is empty or mixes kinds."""
         prompt: Any = self.prompt
@@ -53,7 +43,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
         check_shared(self)
-        refuse_unsupported(self, COMPLETION_NEUTRAL)
         if len(self.prompts()) > MAX_PROMPTS:
             raise RequestError(
                 f"`prompt` has {len(self.prompts())} prompts: at most {MAX_PROMPTS} are taken", param="prompt"

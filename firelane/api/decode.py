@@ -5,16 +5,22 @@ field.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import msgspec.inspect
+import msgspec.structs
 
+from firelane.api.field_names import FieldNames
 from firelane.api.known_fields import drop_unknown
+from firelane.api.sampling import AnswerFields
 from firelane.api.slices import list_fields, sliced
 from firelane.errors import RequestError
 
 RequestT = TypeVar("RequestT")
+FURTHER = ("response_format", "stop", "max_tokens")
+"""Constraints whose fields differ between request types."""
 MAX_NAME = 200
 """Characters of a field's name, which the client may have made up, in an error."""
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
@@ -31,15 +37,18 @@ class BodyDecoder(Generic[RequestT]):
         self._hints = hints
         self._decoder: msgspec.json.Decoder[RequestT] = msgspec.json.Decoder(request_type)
         self._lists = list_fields(request_type)
+        self._names = _names_of(request_type)
+
+    @cached_property
+    def _kind(self) -> msgspec.inspect.Type:
+        return msgspec.inspect.type_info(self._type)
 
     def given_hints(self, request: RequestT) -> list[str]:
         """Names of the hints that a request gives."""
         return [name for name in self._hints if getattr(request, name) is not None]
 
     def decode_large(self, body: bytes | bytearray, *, strict: bool) -> tuple[RequestT, list[str]]:
-        """As `decode`, or, where not strict, `decode_known`: a long list in parts, between which other
-        threads have their turns.
-        """
+        """As `decode_given`: a long list in parts, between which other threads have their turns."""
         parts = sliced(body, self._lists)
         if parts is not None:
             try:
@@ -53,25 +62,27 @@ class BodyDecoder(Generic[RequestT]):
         return self.decode_given(body, strict=strict)
 
     def decode_given(self, body: bytes | bytearray, *, strict: bool) -> tuple[RequestT, list[str]]:
-        """`decode`, or, where not strict, `decode_known`."""
-        return (self.decode(body), []) if strict else self.decode_known(body)
-
-    def decode_known(self, body: bytes | bytearray) -> tuple[RequestT, list[str]]:
-        """As `decode`, but without the fields that the type does not know, with their names."""
+        """As `decode`, with fields by other servers' names (field_names.py), and, where not strict, without
+        those that the type does not know, with their names.
+        """
         try:
             return self.decode(body), []
         except RequestError as error:
             if error.code != "unknown_parameter":
                 raise
-        known, names = self._without_unknown(body)
+        known, names = self._known_fields(body, strict=strict)
         return self.decode(known), names
 
-    def _without_unknown(self, body: bytes | bytearray) -> tuple[bytes, list[str]]:
-        """A body without them, and their names. A large one lives on in one form alone."""
+    def _known_fields(self, body: bytes | bytearray, *, strict: bool) -> tuple[bytes, list[str]]:
+        """A body with the names of the type, and the names of what was left out. A large one lives on in one
+        form alone.
+        """
         try:
             value = msgspec.json.decode(body)
-            names = list(dict.fromkeys(drop_unknown(msgspec.inspect.type_info(self._type), value)))
-            return msgspec.json.encode(value), names
+            if self._names is not None and isinstance(value, dict):
+                self._names.translate(value)
+            names = () if strict else dict.fromkeys(drop_unknown(self._kind, value))
+            return msgspec.json.encode(value), list(names)
         except RecursionError:
             raise RequestError("the body is nested too deeply", code="invalid_json") from None
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -87,6 +98,14 @@ class BodyDecoder(Generic[RequestT]):
             raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
         except RecursionError:
             raise RequestError("the body is nested too deeply", code="invalid_json") from None
+
+
+def _names_of(request_type: Any) -> FieldNames | None:
+    """None of a type whose requests do not generate text."""
+    if not (isinstance(request_type, type) and issubclass(request_type, AnswerFields)):
+        return None
+    known = frozenset(field.encode_name for field in msgspec.structs.fields(request_type))
+    return FieldNames(known, request_type.OWN_NAMES, frozenset((*AnswerFields.__struct_fields__, *FURTHER)))
 
 
 def _invalid(message: str) -> RequestError:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import MAX_TOOLS, Name
-from firelane.api.sampling import StopString
+from firelane.api.formats import ResponseFormat
+from firelane.api.sampling import INT64, AnswerFields, Object, Penalty, StopString
 from firelane.api.schemas import check_schema
 from firelane.errors import RequestError
 
@@ -132,8 +134,10 @@ class RequestMetadata(msgspec.Struct, kw_only=True):
     user_id: str | None = None
 
 
-class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CountTokensRequest(AnswerFields, kw_only=True):
     """Parts of a prompt; the model answers with no more than is in MessagesRequest."""
+
+    OWN_NAMES: ClassVar[Mapping[str, str]] = {"stop": "stop_sequences"}
 
     model: str | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=1 << 16)]
@@ -195,3 +199,12 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     metadata: RequestMetadata | None = None
+
+    # Not Anthropic's: as in chat.
+    response_format: ResponseFormat | None = None
+    seed: Annotated[int, INT64] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    chat_template_kwargs: Object | None = None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import MAX_TOOLS, FunctionDefinition
-from firelane.api.sampling import INT64, Penalty, StopString, unsupported
+from firelane.api.field_names import REFUSED, refused
+from firelane.api.formats import ResponseFormat
+from firelane.api.sampling import INT64, AnswerFields, Penalty, StopString
 from firelane.errors import RequestError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -22,22 +25,12 @@ OPTION_HINTS = (
     *("use_mlock", "use_mmap", "vocab_only"),
 )
 """Options that say how to load a model, which is loaded here, or that change next to nothing."""
-NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {"mirostat": (0,), "tfs_z": (1,), "typical_p": (1,)}
-"""Values of options that are not implemented which ask for nothing."""
-NEUTRAL_GENERATE: dict[str, tuple[Any, ...]] = {
-    "context": ([],),
-    "height": (0,),
-    "images": ([],),
-    "steps": (0,),
-    "suffix": ("",),
-    "template": ("",),
-    "width": (0,),
-}
-INSTEAD = {
-    "context": "send the conversation's messages to /api/chat",
-    "images": "models here read texts alone, so leave it out",
-}
-"""Advice for fields that are not simply to be left out."""
+
+
+SAME_OPTIONS = (
+    *("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty"),
+)
+"""Options that chat has as fields of the same name."""
 
 
 class OllamaOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,20 +65,6 @@ class OllamaOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     use_mlock: Any = None
     use_mmap: Any = None
     vocab_only: Any = None
-
-    # Of mirostat, which is refused: see NEUTRAL_OPTIONS.
-    mirostat: Any = None
-    mirostat_eta: Any = None
-    mirostat_tau: Any = None
-    tfs_z: Any = None
-    typical_p: Any = None
-
-    def check(self) -> None:
-        """Raises RequestError."""
-        for name, values in NEUTRAL_OPTIONS.items():
-            value = getattr(self, name)
-            if value is not None and value not in values:
-                raise unsupported(f"options.{name}")
 
     def given_hints(self) -> list[str]:
         return [f"options.{name}" for name in OPTION_HINTS if getattr(self, name) is not None]
@@ -126,7 +105,7 @@ class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 f"`{where}.role` is '{self.role[:40]}': supported are {known}", param=f"{where}.role"
             )
         if self.images:
-            raise _unsupported("images", f"{where}.")
+            raise refused(f"{where}.images", REFUSED["images"].advice)
 
 
 class OllamaTool(msgspec.Struct, kw_only=True):
@@ -134,13 +113,20 @@ class OllamaTool(msgspec.Struct, kw_only=True):
     type: str | None = None
 
 
-class OllamaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class OllamaRequest(AnswerFields, kw_only=True):
     """Fields of chat and generate. stream: true where it is left out. format: "json", or a JSON schema."""
+
+    OWN_NAMES: ClassVar[Mapping[str, str]] = {
+        "max_tokens": "options.num_predict",
+        "repetition_penalty": "options.repeat_penalty",
+        **{name: f"options.{name}" for name in SAME_OPTIONS},
+    }
 
     model: Annotated[str, Meta(min_length=1)]
     stream: bool | None = None
     options: OllamaOptions | None = None
     format: str | dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     think: bool | Annotated[str, Meta(min_length=1, max_length=32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -156,8 +142,6 @@ class OllamaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def check_shared(self) -> None:
         """Raises RequestError."""
-        if self.options is not None:
-            self.options.check()
         if isinstance(self.format, str) and self.format not in ("", "json"):
             raise RequestError(
                 f"`format` is '{self.format[:40]}': use \"json\" or a JSON schema, an object", param="format"
@@ -184,22 +168,9 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     system: str | None = None
     raw: bool | None = None
 
-    # Refused: see NEUTRAL_GENERATE.
-    context: Any = None
-    height: Any = None
-    images: Any = None
-    steps: Any = None
-    suffix: Any = None
-    template: Any = None
-    width: Any = None
-
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
         self.check_shared()
-        for name, values in NEUTRAL_GENERATE.items():
-            value = getattr(self, name)
-            if value is not None and value not in values:
-                raise _unsupported(name)
         if self.raw and self.system:
             raise RequestError("`raw` has no `system`: put it into the prompt", param="system")
 
@@ -279,12 +250,3 @@ class OllamaDeleteRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tr
 def _check_named(name: str | None) -> None:
     if not name:
         raise RequestError("`model` is missing", param="model", code="missing_parameter")
-
-
-def _unsupported(name: str, prefix: str = "") -> RequestError:
-    instead = INSTEAD.get(name, "leave it out")
-    return RequestError(
-        f"`{prefix}{name}` is not supported by this server: {instead}",
-        param=prefix + name,
-        code="unsupported_parameter",
-    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from firelane.api.formats import ResponseFormat
 from firelane.api.responses_items import InputItem, OutputItem
-from firelane.api.sampling import INT64, Count, Object, Penalty, RunOptions, StopString
+from firelane.api.sampling import INT64, AnswerFields, Count, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 
 LOGPROBS = "message.output_text.logprobs"
@@ -23,7 +25,6 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 """All but the first speak of items that no answer of this server has: they ask for nothing."""
-REFUSED = ("moderation", "prompt", "access_programs")
 RESPONSE_HINTS = ("context_management", "service_tier")
 MetadataText = Annotated[str, Meta(max_length=512)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -89,8 +90,10 @@ class ResponseStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(AnswerFields, kw_only=True):
     """OpenAI's fields; below them those of vLLM's that chat has too."""
+
+    OWN_NAMES: ClassVar[Mapping[str, str]] = {"max_tokens": "max_output_tokens"}
 
     model: str | None = None
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=1 << 16)] | None = None
@@ -115,6 +118,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
 
+    response_format: ResponseFormat | None = None
     seed: Annotated[int, INT64] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
@@ -122,11 +126,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[Count, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    ignore_eos: bool | None = None
-    min_tokens: Count | None = None
-    stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    thinking_token_budget: Count | None = None
     chat_template_kwargs: Object | None = None
     options: RunOptions | None = None
 
@@ -142,20 +142,12 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     context_management: Any = None
     service_tier: str | None = None
 
-    # Refused: see REFUSED.
-    moderation: Any = None
-    prompt: Any = None
-    access_programs: Any = None
-
     @property
     def wants_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ())
 
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
-        for name in REFUSED:
-            if getattr(self, name):
-                raise _unsupported(name)
         for name in self.include or ():
             if name not in INCLUDABLE:
                 raise _unsupported(f"include: {name[:60]}", param="include")

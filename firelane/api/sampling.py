@@ -1,13 +1,14 @@
 """Fields that completions and chat share: how to draw tokens, when to stop, what to report.
 
-Four kinds of field: those that work; those that change nothing here and are ignored (`user`, `store` ...);
-hints, without which the answer is right all the same, which are ignored and named to the client; and those
-that would change the result but are not implemented, which are refused unless they hold a neutral value.
+Three kinds of field: those that work; those that change nothing here and are ignored (`user`, `store` ...);
+and hints, without which the answer is right all the same, which are ignored and named to the client. Fields
+that would change the answer but are not implemented are in field_names.py.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -30,24 +31,6 @@ HINTS = (
     *("cache_prompt", "keep_alive", "priority", "provider", "service_tier", "slot_id", "id_slot"),
     *("stream_interval", "thinking", "timings_per_token", "usage"),
 )
-# Values of fields that are not implemented which ask for nothing; None is always neutral.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "detokenize": (True,),
-    "ec_transfer_params": (),
-    "guided_whitespace_pattern": (),
-    "length_penalty": (1.0,),
-    "logits_processors": ([],),
-    "logprob_token_ids": ([],),
-    "mm_payload": (),
-    "mirostat": (0,),
-    "repetition_detection": (),
-    "return_mm_kwargs": (False,),
-    "return_token_offsets": (False,),
-    "routed_experts_prompt_start": (),
-    "use_beam_search": (False,),
-    "vllm_xargs": ({},),
-    "watermarking": (False,),
-}
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +70,38 @@ class KvTransferParams(msgspec.Struct, kw_only=True):
         return self.remote_engine_id, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Constraints on an answer, and what must not be shared with others: every request type that generates
+    text has these fields, and OWN_NAMES tells what it calls others (field_names.py).
+    """
+
+    OWN_NAMES: ClassVar[Mapping[str, str]] = {}
+
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: Pattern | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
+    grammar: GrammarText | None = None
+    json_schema: str | dict[str, Any] | None = None
+    allowed_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=1 << 14)] | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=128)] | None = None
+    logit_bias: dict[Count, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+    def give_answer_fields(self, other: AnswerFields) -> None:
+        """Set these fields of another request to what they are here, where they are given here."""
+        for name in AnswerFields.__struct_fields__:
+            if getattr(self, name) is not None:
+                setattr(other, name, getattr(self, name))
+
+
+class SamplingFields(AnswerFields, kw_only=True):
     """Ranges are those of the OpenAI API; fields that it lacks have the names and ranges of vLLM's."""
 
     model: str | None = None
@@ -101,43 +115,21 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[Count, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     response_format: ResponseFormat | None = None
 
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    ignore_eos: bool | None = None
-    min_tokens: Count | None = None
-    stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     add_special_tokens: bool | None = None
-
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: Pattern | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: GrammarText | None = None
-
-    allowed_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=1 << 14)] | None = None
-    bad_words: Annotated[list[BadWord], Meta(max_length=128)] | None = None
 
     options: RunOptions | None = None
 
     kv_transfer_params: KvTransferParams | None = None
-
-    # llama-server's names.
-    n_predict: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    grammar: GrammarText | None = None
-    json_schema: dict[str, Any] | None = None
 
     # Ignored: they change nothing about the answer.
     user: Any = None
@@ -165,23 +157,6 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     timings_per_token: Any = None
     usage: Any = None
 
-    # Refused: see NEUTRAL.
-    detokenize: Any = None
-    ec_transfer_params: Any = None
-    guided_whitespace_pattern: Any = None
-    length_penalty: Any = None
-    logits_processors: Any = None
-    logprob_token_ids: Any = None
-    mirostat: Any = None
-    mm_payload: Any = None
-    repetition_detection: Any = None
-    return_mm_kwargs: Any = None
-    return_token_offsets: Any = None
-    routed_experts_prompt_start: Any = None
-    use_beam_search: Any = None
-    vllm_xargs: Any = None
-    watermarking: Any = None
-
     def stop_strings(self) -> list[str]:
         if self.stop is None:
             return []
@@ -198,23 +173,8 @@ def unsupported(name: str, value: str = "") -> RequestError:
     )
 
 
-def refuse_unsupported(fields: SamplingFields, neutral: dict[str, tuple[Any, ...]]) -> None:
-    """Raises RequestError for the first field of `neutral` that asks for something not implemented."""
-    for name, values in neutral.items():
-        value = getattr(fields, name)
-        if value is not None and value not in values:
-            raise unsupported(name)
-
-
 def check_shared(fields: SamplingFields) -> None:
-    """Put other names' values where they belong, and check rules that hold between fields. Raises
-    RequestError.
-    """
-    if fields.max_tokens is None and fields.n_predict is not None and fields.n_predict >= 0:
-        fields.max_tokens = fields.n_predict
-    if fields.repetition_penalty is None:
-        fields.repetition_penalty = fields.repeat_penalty
-    refuse_unsupported(fields, NEUTRAL)
+    """Check rules that hold between fields. Raises RequestError."""
     if len(fields.logit_bias or ()) > MAX_BIAS:
         raise RequestError(
             f"`logit_bias` has {len(fields.logit_bias or ())} entries: at most {MAX_BIAS} are taken",

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import ContentPart
-from firelane.api.sampling import INT64, Object, Penalty, RunOptions
+from firelane.api.sampling import INT64, AnswerFields, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 
 DEFAULT_MAX_TOKENS = 256
@@ -48,7 +48,7 @@ class RunFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     json_schema: dict[str, Any] | None = None
 
 
-class RunRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RunRequest(AnswerFields, kw_only=True):
     """Either `prompt` or `messages`. raw: `prompt` is not put into the chat template."""
 
     prompt: Annotated[str, Meta(min_length=1)] | None = None
@@ -64,6 +64,8 @@ class RunRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     response_format: RunFormat | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     tools: Annotated[list[Object], Meta(max_length=128)] | None = None
     options: RunOptions | None = None
 

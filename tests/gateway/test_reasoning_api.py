@@ -157,7 +157,7 @@ BUDGETS = [
     {"thinking_token_budget": 7},
     {"thinking_budget": 7},
     {"thinking": {"type": "enabled", "budget_tokens": 7}},
-    {"thinking_token_budget": 7, "thinking_budget": 9},
+    {"thinking_token_budget": 7, "thinking_budget": 7},
     {"reasoning": {"max_tokens": 7}},
     {"reasoning": {"max_tokens": 9, "exclude": True}, "thinking_budget": 7},
 ]
@@ -176,7 +176,7 @@ def test_a_budget_becomes_a_grammar(marked, template, begun, fields):
 
 def test_a_budget_that_cannot_be_kept_is_named(make):
     service = make(DEEPSEEK, "hm</think>yes")  # whose marks are several tokens
-    names = ("thinking_token_budget", "thinking_budget", "thinking", "thinking_token_budget")
+    names = ("thinking_token_budget", "thinking_token_budget", "thinking", "thinking_token_budget")
     for fields, name in zip(BUDGETS, (*names, "reasoning.max_tokens"), strict=False):
         answer = service.http.post("/v1/chat/completions", json={"messages": USER, **fields})
         assert answer.headers["x-ignored-fields"] == name

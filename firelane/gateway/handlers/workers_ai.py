@@ -17,6 +17,7 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.workers_chat import as_chat, as_completion
+from firelane.text.constraints import grammar_of
 
 ACCOUNT = "/client/v4/accounts/{account}/ai"
 OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -45,8 +46,25 @@ class WorkersAi:
             request.options = RunOptions(reject_if_busy=True)
         model = await self._models.find_loaded(_name(exchange), exchange, streams=request.stream)
         with model.reserve(exchange, 1, request.options) as reservation:
-            make = _raw_generation if request.raw else _generation
+            make = _raw_generation if request.raw else self._generation
             await start_generation(model, reservation, await make(model, request, exchange))
+
+    async def _generation(
+        self, model: ServedModel, request: RunRequest, exchange: Exchange
+    ) -> GenerationRequest:
+        fields = as_chat(request, _name(exchange))
+        room = model.text_room(exchange, "messages")
+        chat = await model.assistant.chat(fields, room)
+        self._bodies.ignored.note(exchange, chat.ignored)
+        form = request.response_format
+        return GenerationRequest(
+            fields=fields,
+            format=WorkersFormat(as_json=form is not None and form.type != "text"),
+            options=output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids),
+            prompts=[await model.assistant.encode(chat, room)],
+            splitter=chat.splitter,
+            grammar=chat.grammar,
+        )
 
 
 def _answer_in_own_form(exchange: Exchange) -> None:
@@ -60,21 +78,7 @@ async def _raw_generation(model: ServedModel, request: RunRequest, exchange: Exc
         format=WorkersFormat(as_json=False),
         options=output_options(fields, logprobs=False),
         prompts=await model.prompts.completion(fields, model.text_room(exchange, "prompt")),
-    )
-
-
-async def _generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:
-    fields = as_chat(request, _name(exchange))
-    room = model.text_room(exchange, "messages")
-    chat = await model.assistant.chat(fields, room)
-    form = request.response_format
-    return GenerationRequest(
-        fields=fields,
-        format=WorkersFormat(as_json=form is not None and form.type != "text"),
-        options=output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids),
-        prompts=[await model.assistant.encode(chat, room)],
-        splitter=chat.splitter,
-        grammar=chat.grammar,
+        grammar=grammar_of(fields),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api import chat, completions, models, ollama, responses, sampling, scores, workers_ai
+from firelane.api import models, ollama, scores, workers_ai
 from firelane.gateway.http.exchange import Doc, Route
 
 REF = "#/components/schemas/{name}"
@@ -19,12 +19,7 @@ ABOUT = (
 Json = dict[str, Any]
 
 REFUSED: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
-    chat.ChatRequest: sampling.NEUTRAL | chat.CHAT_NEUTRAL,
-    completions.CompletionRequest: sampling.NEUTRAL | completions.COMPLETION_NEUTRAL,
-    responses.ResponsesRequest: dict.fromkeys(responses.REFUSED, ()),
     workers_ai.RunRequest: {"lora": (), "functions": ([],)},
-    ollama.OllamaOptions: ollama.NEUTRAL_OPTIONS,
-    ollama.OllamaGenerateRequest: ollama.NEUTRAL_GENERATE,
     ollama.OllamaMessage: {"images": ([],)},
     scores.ScoreRequest: dict.fromkeys(scores.REFUSED, ()),
     scores.RerankRequest: dict.fromkeys(scores.REFUSED, ()),

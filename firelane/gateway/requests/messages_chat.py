@@ -27,6 +27,11 @@ no prefix cache would ever hit behind it.
 """
 EFFORTS = {"xhigh": "high", "max": "high"}
 """Of those that chat templates know, the nearest."""
+SAME_NAMES = (
+    *("max_tokens", "stream", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty"),
+)
+"""Fields that chat has under the same name."""
 _MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -40,15 +45,30 @@ def as_chat(request: CountTokensRequest) -> ChatRequest:
     if form is not None:
         schema = JsonSchemaFormat(name="answer", schema=form.schema)
         chat.response_format = ResponseFormat(type="json_schema", json_schema=schema)
+    request.give_answer_fields(chat)
     if isinstance(request, MessagesRequest):
         _check_end(chat.messages[-1])
-        chat.max_tokens = request.max_tokens
-        chat.stream, chat.stop = request.stream, request.stop_sequences
-        chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k
+        _set_drawing(chat, request)
     last = chat.messages[-1]
     chat.continue_final_message = last.role == "assistant" and bool(last.content) and not last.tool_calls
     chat.check()
     return chat
+
+
+def _set_drawing(chat: ChatRequest, request: MessagesRequest) -> None:
+    """Raises RequestError."""
+    chat.stop = request.stop_sequences
+    for name in SAME_NAMES:
+        setattr(chat, name, getattr(request, name))
+    if request.response_format is not None:
+        if chat.response_format is not None:
+            raise RequestError(
+                "`response_format` and `output_config.format` are both given: give one of them",
+                param="response_format",
+            )
+        chat.response_format = request.response_format
+    if request.chat_template_kwargs is not None:
+        chat.chat_template_kwargs = {**(chat.chat_template_kwargs or {}), **request.chat_template_kwargs}
 
 
 def _check_end(last: Message) -> None:

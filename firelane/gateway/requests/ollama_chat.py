@@ -8,6 +8,7 @@ from firelane.api.chat import CalledFunction, CallInMessage, ChatRequest, Messag
 from firelane.api.completions import CompletionRequest
 from firelane.api.formats import JsonSchemaFormat, ResponseFormat
 from firelane.api.ollama import (
+    SAME_OPTIONS,
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaMessage,
@@ -15,11 +16,7 @@ from firelane.api.ollama import (
     OllamaRequest,
 )
 from firelane.api.sampling import SamplingFields
-
-SAME_NAMES = (
-    *("temperature", "top_k", "top_p", "min_p", "stop", "repeat_penalty"),
-    *("presence_penalty", "frequency_penalty"),
-)
+from firelane.errors import RequestError
 
 
 def as_chat(request: OllamaChatRequest | OllamaGenerateRequest) -> ChatRequest:
@@ -61,7 +58,12 @@ def ignored(request: OllamaRequest, of_chat: Sequence[str]) -> list[str]:
 def _set_shared(fields: SamplingFields, request: OllamaRequest) -> None:
     fields.stream = request.streams
     _set_options(fields, request.options or OllamaOptions())
-    form = request.format
+    request.give_answer_fields(fields)
+    form, fields.response_format = request.format, request.response_format
+    if form and fields.response_format is not None:
+        raise RequestError(
+            "`response_format` and `format` are both given: give one of them", param="response_format"
+        )
     if form == "json":
         fields.response_format = ResponseFormat(type="json_object")
     elif isinstance(form, dict):
@@ -70,14 +72,13 @@ def _set_shared(fields: SamplingFields, request: OllamaRequest) -> None:
 
 
 def _set_options(fields: SamplingFields, options: OllamaOptions) -> None:
-    for name in SAME_NAMES:
+    for name in SAME_OPTIONS:
         setattr(fields, name, getattr(options, name))
-    if options.repeat_last_n == 0:
-        fields.repeat_penalty = None
+    fields.repetition_penalty = None if options.repeat_last_n == 0 else options.repeat_penalty
     if options.num_predict is not None and options.num_predict > 0:
         fields.max_tokens = options.num_predict
-    if options.seed != -1:
-        fields.seed = options.seed
+    if options.seed == -1:
+        fields.seed = None
 
 
 def _set_thinking(chat: ChatRequest, request: OllamaRequest) -> None:

@@ -14,9 +14,8 @@ from firelane.gateway.requests.response_tools import ToolNames, functions, names
 
 SAME_NAMES = (
     *("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "stop", "top_k"),
-    *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "ignore_eos"),
-    *("options", "min_tokens", "stop_token_ids", "cache_salt", "prompt_cache_key"),
-    "chat_template_kwargs",
+    *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "options", "prompt_cache_key"),
+    *("chat_template_kwargs", "thinking_token_budget"),
 )
 """Fields that chat has under the same name."""
 
@@ -41,6 +40,14 @@ def as_chat(request: ResponsesRequest, earlier: list[InputItem], own: list[Input
         chat = msgspec.convert(given, ChatRequest, str_keys=True)
     except msgspec.ValidationError as error:
         raise RequestError(f"the request has no form as a chat: {error}", code="invalid_value") from None
+    request.give_answer_fields(chat)
+    if request.response_format is not None:
+        if chat.response_format is not None:
+            raise RequestError(
+                "`response_format` and `text.format` are both given: give one of them",
+                param="response_format",
+            )
+        chat.response_format = request.response_format
     chat.check()
     return chat
 

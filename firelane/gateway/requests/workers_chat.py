@@ -14,7 +14,7 @@ from firelane.errors import RequestError
 
 SAME_NAMES = (
     *("stream", "options", "temperature", "top_p", "top_k", "seed"),
-    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty", "min_p", "stop"),
 )
 Body = dict[str, Any]
 
@@ -24,6 +24,7 @@ def as_completion(request: RunRequest, model: str) -> CompletionRequest:
     made = CompletionRequest(prompt=request.prompt or "", model=model, max_tokens=_limit(request))
     for name in SAME_NAMES:
         setattr(made, name, getattr(request, name))
+    request.give_answer_fields(made)
     made.check()
     return made
 
@@ -46,6 +47,7 @@ def as_chat(request: RunRequest, model: str) -> ChatRequest:
     made.model = model
     for name in SAME_NAMES:  # after the conversion: the range of `temperature` is wider here
         setattr(made, name, getattr(request, name))
+    request.give_answer_fields(made)
     made.check()
     return made
 
