@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 import threading
 from collections.abc import Iterator
 
@@ -96,6 +98,37 @@ def test_a_request_waits_for_its_model_in_the_queue(service, cold) -> None:
     assert seen == [(1, 1, False)]
     assert cold.kept == [None]
     assert (admission.held, admission.early_held) == (0, 0)
+
+
+COLD_S = 0.2
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", BODY),
+        ("/api/chat", {"model": "toy", "stream": True, "messages": [{"role": "user", "content": "a"}]}),
+    ],
+)
+def test_figures_of_a_request_hold_its_wait_for_the_model(service, cold, caplog, path, body) -> None:
+    """In the log, in the metrics, and in what Ollama's clients are told."""
+    caplog.set_level(logging.INFO, "firelane")
+
+    def come() -> None:
+        asyncio.get_running_loop().call_later(COLD_S, cold.come)
+
+    thread = later(service, cold, come)
+    answer = service.http.post(path, json=body)
+    thread.join()
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("request_ended")]
+    ttft_ms, total_ms = (float(line.split(f"{name}=")[1].split()[0]) for name in ("ttft_ms", "total_ms"))
+    assert total_ms >= ttft_ms >= COLD_S * 1000
+    for name in ("time_to_first_token", "e2e_request_latency"):
+        found = re.search(rf"vllm:{name}_seconds_sum{{[^}}]*}} (\S+)", service.http.get("/metrics").text)
+        assert found is not None
+        assert float(found[1]) >= COLD_S
+    if path.startswith("/api/"):
+        assert json.loads(answer.text.splitlines()[-1])["load_duration"] >= COLD_S * 1e9
 
 
 def test_who_does_not_wait_is_told_when_to_come_again(service, cold) -> None:

@@ -72,9 +72,11 @@ class Request:
     `body_limit`: bytes of the body, None: the server's. `sink`: where the body went, if not into `body`.
     `error`: the answer, where the head tells it already. `cors`: lines for whatever answers. `background`: to
     be run only where nothing else wants to. `streams_early`: its stream has begun before its model was there.
+    `arrived_s`: when the whole of it was here, by the gateway's clock; None: when it is admitted.
     """
 
     __slots__ = (
+        "arrived_s",
         "background",
         "body",
         "body_limit",
@@ -111,6 +113,7 @@ class Request:
         self.tenant: Tenant = UNAUTHENTICATED
         self.sink: BodySink | None = None
         self.background = False
+        self.arrived_s: float | None = None
         self.streams_early = False
 
 

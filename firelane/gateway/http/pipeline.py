@@ -21,6 +21,7 @@ class Pipeline:
         return len(self._requests)
 
     def add(self, request: Request, head_bytes: int) -> None:
+        request.arrived_s = self._owner.now_s()
         self._requests.append(request)
         self.num_bytes += head_bytes + len(request.body)
 

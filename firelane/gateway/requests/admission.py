@@ -50,7 +50,8 @@ class Reservation:
         self.sequences = sequences
         self.background = exchange.request.background
         self.tenant = exchange.request.tenant.name
-        self.arrived_s = controller.usage.now_s()
+        arrived_s = exchange.request.arrived_s
+        self.arrived_s = controller.usage.now_s() if arrived_s is None else arrived_s
         self.handed_over = False
         self._controller = controller
         self._quota = quota
