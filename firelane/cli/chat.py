@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firelane.cli import options
+from firelane.cli.sampling_options import add_sampling, given_sampling
 
 if TYPE_CHECKING:
     from firelane.cli.chat_source import Source
@@ -22,6 +23,8 @@ HISTORY_LINES = 1000
 HIDDEN = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)))
 """Control characters of an answer, which would steer the terminal; not tab, new line and carriage return."""
 
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
@@ -29,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--url", metavar="URL", help="a server of the OpenAI API; its key is taken from OPENAI_API_KEY"
     )
     parser.add_argument("--system", default="", metavar="TEXT", help="what the model is told first")
+    add_sampling(parser, max_tokens=None)
     options.add_engine(parser)
 
 
@@ -39,7 +43,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     terminal = _Terminal(environment.cache_dir / HISTORY)
     try:
         terminal.greet(source.name)
-        Session(source, terminal, system=arguments.system).run()
+        settings = given_sampling(arguments)
+        Session(source, terminal, system=arguments.system, settings=settings).run()
     finally:
         terminal.close()
         source.close()
@@ -90,6 +95,12 @@ class _Terminal:
     def show(self, text: str) -> None:
         sys.stdout.write(text.translate(HIDDEN) if self._shows_tty else text)
         sys.stdout.flush()
+
+    def show_reasoning(self, text: str) -> None:
+        """Dim. Where output goes elsewhere, the answer alone is wanted."""
+        if self._shows_tty:
+            sys.stdout.write(f"{DIM}{text.translate(HIDDEN)}{PLAIN}")
+            sys.stdout.flush()
 
     def say(self, text: str) -> None:
         print(text.translate(HIDDEN), file=sys.stderr, flush=True)

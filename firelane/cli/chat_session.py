@@ -11,8 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, cast
 
-from firelane.cli.chat_source import Message, Source, setting
+from firelane.cli.chat_source import HIDDEN_WORDS, Message, Settings, Source
+from firelane.cli.sampling_options import NUMBERS, setting
 from firelane.errors import FirelaneError
+from firelane.text.deltas import Content, Delta, Reasoning
 
 QUOTES = '"""'
 HELP = """\
@@ -20,13 +22,15 @@ HELP = """\
 /undo              forget the last question and its answer
 /retry             answer the last question again
 /system [TEXT]     what the model is told first; without TEXT, show it
-/set [NAME VALUE]  temperature, top_p, top_k, max_tokens or seed of the answers; without, show them
+/set [NAME VALUE]  temperature, top_p, max_tokens or another value of the answers; without, show them
 /save FILE         write the conversation as JSON
 /load FILE         go on with one that was saved
 /help              this text
 /exit              leave (or Ctrl-D)
 A line that ends in \\ goes on in the next one, as does all between two lines of \"\"\".
 Ctrl-C stops an answer, and what came of it stays in the conversation."""
+
+ALL_DEFAULT = "all as the model's author advises, else as llama.cpp does"
 
 
 class Terminal(Protocol):
@@ -40,6 +44,10 @@ class Terminal(Protocol):
         """A piece of an answer."""
         ...
 
+    def show_reasoning(self, text: str) -> None:
+        """A piece of what the model thinks before it answers."""
+        ...
+
     def say(self, text: str) -> None:
         """A line about the session itself."""
         ...
@@ -48,9 +56,11 @@ class Terminal(Protocol):
 class Session:
     """One conversation. Owns neither source nor terminal."""
 
-    def __init__(self, source: Source, terminal: Terminal, *, system: str = "") -> None:
+    def __init__(
+        self, source: Source, terminal: Terminal, *, system: str = "", settings: Settings | None = None
+    ) -> None:
         self.messages: list[Message] = []
-        self.settings: dict[str, float] = {}
+        self.settings: Settings = {**(settings or {})}
         self.system = system
         self._source, self._terminal = source, terminal
         self._commands: dict[str, Callable[[str], None]] = {
@@ -116,20 +126,20 @@ class Session:
     def _ask(self, text: str) -> None:
         """A question that gets no answer at all is not kept."""
         self.messages.append({"role": "user", "content": text})
-        pieces: list[str] = []
+        answer = _Answer(self._terminal)
         try:
-            self._stream(pieces)
+            self._stream(answer)
         except FirelaneError as error:
-            self._terminal.say(("\n" if pieces else "") + f"error: {error}")
+            self._terminal.say(("\n" if answer.begun else "") + f"error: {error}")
         else:
             self._terminal.show("\n")
-        if pieces:
-            self.messages.append({"role": "assistant", "content": "".join(pieces)})
+        if answer.content:
+            self.messages.append(answer.message())
         else:
             self.messages.pop()
 
-    def _stream(self, pieces: list[str]) -> None:
-        """Show an answer until it ends, or until Ctrl-C. pieces: gets what was shown."""
+    def _stream(self, shown: _Answer) -> None:
+        """Show an answer until it ends, or until Ctrl-C. shown: gets its pieces."""
         told = [{"role": "system", "content": self.system}] if self.system else []
         with _ctrl_c(at_once=self._source.interrupts) as stopped:
             with (
@@ -137,8 +147,7 @@ class Session:
                 closing(cast(Any, self._source.answer([*told, *self.messages], self.settings))) as answer,
             ):
                 for piece in answer:
-                    pieces.append(piece)
-                    self._terminal.show(piece)
+                    shown.add(piece)
                     if stopped():
                         break
             if stopped():
@@ -174,8 +183,8 @@ class Session:
         if name:
             self.settings[name] = setting(name, text.strip())
         else:
-            shown = [f"{name} = {value:g}" for name, value in self.settings.items()]
-            self._terminal.say("\n".join(shown) or "all as the model's author advises")
+            shown = [f"{name} = {value}" for name, value in self.settings.items()]
+            self._terminal.say("\n".join(shown) or f"{ALL_DEFAULT}; known are {', '.join(NUMBERS)}")
 
     def _save(self, rest: str) -> None:
         whole = {"model": self._source.name, "system": self.system, "messages": self.messages}
@@ -187,7 +196,7 @@ class Session:
     def _load(self, rest: str) -> None:
         try:
             whole = json.loads(Path(rest).expanduser().read_text())
-            messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in whole["messages"]]
+            messages = [_message(one) for one in whole["messages"]]
             system = str(whole.get("system", ""))
         except OSError as error:
             raise FirelaneError(f"/load {rest}: {error.strerror}") from error
@@ -195,6 +204,36 @@ class Session:
             raise FirelaneError(f"/load {rest}: is no conversation that /save has written") from None
         self.messages, self.system = messages, system
         self._terminal.say(f"{len(messages)} messages")
+
+
+def _message(saved: dict[str, Any]) -> Message:
+    """Raises LookupError and TypeError."""
+    kept = {"role": str(saved["role"]), "content": str(saved["content"])}
+    return kept | {HIDDEN_WORDS: str(saved[HIDDEN_WORDS])} if HIDDEN_WORDS in saved else kept
+
+
+class _Answer:
+    """An answer so far, which is shown as it grows."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.content, self._reasoning = "", ""
+        self._terminal = terminal
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.content or self._reasoning)
+
+    def add(self, piece: Delta) -> None:
+        if isinstance(piece, Content):
+            self.content += piece.text
+            self._terminal.show(piece.text)
+        elif isinstance(piece, Reasoning):
+            self._reasoning += piece.text
+            self._terminal.show_reasoning(piece.text)
+
+    def message(self) -> Message:
+        said = {"role": "assistant", "content": self.content}
+        return said | {HIDDEN_WORDS: self._reasoning} if self._reasoning else said
 
 
 @contextmanager

@@ -6,19 +6,22 @@ import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from firelane.errors import FirelaneError, MachineError, RequestError, UsageError
+from firelane.errors import MachineError, RequestError, UsageError
+from firelane.text.deltas import Content, Delta, Reasoning
 
 if TYPE_CHECKING:
     from firelane.llm import LLM
 
 Message = dict[str, str]
+Settings = dict[str, Any]
+"""Sampling values by their names in SamplingParams, which are those of the APIs."""
 CONNECT_S = 10.0
 ERROR_BYTES = 4096
-SETTINGS = {"temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int}
-"""Sampling options that /set takes, and their types."""
+HIDDEN_WORDS = "reasoning_content"
+"""Field of the model's messages that has its reasoning."""
 
 
 class Source(Protocol):
@@ -28,8 +31,8 @@ class Source(Protocol):
     name: str
     interrupts: bool
 
-    def answer(self, messages: list[Message], settings: dict[str, float]) -> Iterator[str]:
-        """The text in pieces. Closing the iterator stops it. Raises a FirelaneError."""
+    def answer(self, messages: list[Message], settings: Settings) -> Iterator[Delta]:
+        """Content and reasoning in pieces. Closing the iterator stops it. Raises a FirelaneError."""
         ...
 
     def close(self) -> None: ...
@@ -44,9 +47,10 @@ class LocalSource:
         self.name = name
         self._llm = llm
 
-    def answer(self, messages: list[Message], settings: dict[str, float]) -> Iterator[str]:
-        params = replace(self._llm.default_sampling(), max_tokens=None)
-        return self._llm.stream_chat(messages, replace(params, **cast(dict[str, Any], settings)))
+    def answer(self, messages: list[Message], settings: Settings) -> Iterator[Delta]:
+        """The chat template says what becomes of the reasoning of earlier answers."""
+        params = replace(self._llm.default_sampling("llama.cpp"), max_tokens=None)
+        return self._llm.stream_deltas(messages, replace(params, **settings))
 
     def close(self) -> None:
         self._llm.close()
@@ -65,13 +69,15 @@ class ServerSource:
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._path = parts.path.rstrip("/").removesuffix("/v1")
-        self._headers = {"content-type": "application/json"}
+        self._headers = {"content-type": "application/json", "x-sampling-defaults": "llama.cpp"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
         self.name = model or self._first_model()
 
-    def answer(self, messages: list[Message], settings: dict[str, float]) -> Iterator[str]:
-        body = {"model": self.name, "messages": messages, "stream": True, **settings}
+    def answer(self, messages: list[Message], settings: Settings) -> Iterator[Delta]:
+        """Reasoning is not sent back: servers differ in what they do with it, and most templates drop it."""
+        said = [{k: v for k, v in message.items() if k != HIDDEN_WORDS} for message in messages]
+        body = {"model": self.name, "messages": said, "stream": True, **settings}
         connection = self._connect(None)
         try:
             answer = self._ask(connection, "POST", "/v1/chat/completions", json.dumps(body))
@@ -120,8 +126,8 @@ class ServerSource:
         return answer
 
 
-def _pieces(line: bytes) -> Iterator[str]:
-    """Text of one line of a stream. Raises RequestError for an error that it carries."""
+def _pieces(line: bytes) -> Iterator[Delta]:
+    """What one line of a stream brings. Raises RequestError for an error that it carries."""
     if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
         return
     try:
@@ -130,7 +136,11 @@ def _pieces(line: bytes) -> Iterator[str]:
             raise RequestError(str(event["error"].get("message", "the server failed")))
         for choice in event.get("choices", ()):
             delta = choice.get("delta", {})
-            yield from filter(None, (delta.get("reasoning_content"), delta.get("content")))
+            thought = delta.get(HIDDEN_WORDS) or delta.get("reasoning")
+            if thought:
+                yield Reasoning(thought)
+            if delta.get("content"):
+                yield Content(delta["content"])
     except (ValueError, AttributeError, TypeError) as error:
         raise MachineError(f"the server's answer cannot be read: {error}") from error
 
@@ -140,13 +150,3 @@ def _reason(status: int, body: bytes) -> str:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, LookupError, TypeError):
         return f"the server answered with status {status}"
-
-
-def setting(name: str, text: str) -> float:
-    """The value of a setting. Raises FirelaneError."""
-    if name not in SETTINGS:
-        raise FirelaneError(f"there is no setting {name!r}: use one of {', '.join(SETTINGS)}")
-    try:
-        return SETTINGS[name](text)
-    except ValueError:
-        raise FirelaneError(f"{name} is {text!r}: give a number") from None

@@ -80,6 +80,15 @@ def remove(arguments: argparse.Namespace) -> str:
     return _ask(arguments, "/admin/models/remove", body, within_s=PULL_S)["state"]
 
 
+def shown(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """What a server tells of its model of this name, without one of its first: that name, and the answer in
+    Ollama's form. Raises FirelaneError."""
+    name = arguments.model
+    if name is None:
+        name = _ask(arguments, "/v1/models", None, within_s=ANSWER_S)["data"][0]["id"]
+    return name, _ask(arguments, "/api/show", {"model": name}, within_s=ANSWER_S)
+
+
 def forget_tenant(arguments: argparse.Namespace) -> dict[str, Any]:
     """Have a server erase a tenant's pages; returns its answer. Raises FirelaneError."""
     body = {"tenant": arguments.name, "timeout_s": FORGET_S}

@@ -8,6 +8,10 @@ from typing import Any, TypeVar
 
 GIB = 1 << 30
 T = TypeVar("T")
+N = TypeVar("N", int, float)
+MOST_WHOLE = 2**31 - 1
+MOST_REAL = 1e6
+"""The most that an option takes which has no limit of its own: seconds of eleven days, a pebibyte in GiB."""
 
 MODEL_HELP = (
     "directory in Hugging Face layout, GGUF file, hub id, or address in an object store (s3://bucket/path) "
@@ -15,25 +19,32 @@ MODEL_HELP = (
 )
 
 
-def positive_int(text: str) -> int:
-    value = _number(text, int, "a whole number")
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
+def whole(least: int, most: int = MOST_WHOLE) -> Callable[[str], int]:
+    """A reader of whole numbers of this range."""
+
+    def read(text: str) -> int:
+        return _within(text, _number(text, int, "a whole number"), least, most)
+
+    return read
 
 
-def count(text: str) -> int:
-    value = _number(text, int, "a whole number")
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
-    return value
+def real(least: float, most: float = MOST_REAL) -> Callable[[str], float]:
+    """A reader of numbers of this range."""
+
+    def read(text: str) -> float:
+        return _within(text, _number(text, float, "a number"), least, most)
+
+    return read
+
+
+positive_int, count = whole(1), whole(0)
 
 
 def positive_float(text: str) -> float:
     value = _number(text, float, "a number")
-    if not 0 < value < float("inf"):
+    if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
+    return _within(text, value, 0, MOST_REAL)
 
 
 def port(text: str) -> int:
@@ -48,6 +59,14 @@ def _number(text: str, kind: Callable[[str], T], what: str) -> T:
         return kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+
+
+def _within(text: str, value: N, least: float, most: float) -> N:
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{text} is more than {most:,g}, the most that is taken")
+    if not value >= least:
+        raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
+    return value
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -23,13 +23,23 @@ class PromptRun:
 class Choice:
     """One sequence: turns what the engine reports into a CompletionOutput."""
 
-    def __init__(self, request: NewRequest, run: PromptRun, index: int, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        request: NewRequest,
+        run: PromptRun,
+        index: int,
+        tokenizer: Tokenizer,
+        visible_special_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        """visible_special_ids: special tokens whose names are part of the text."""
         self.request = request
         self.output = CompletionOutput(index)
         self._run = run
         self._tokenizer = tokenizer
         self._text = SequenceText(
-            make_detokenizer(tokenizer), run.params.stops(), min_tokens=run.params.min_tokens
+            make_detokenizer(tokenizer, visible_special_ids),
+            run.params.stops(),
+            min_tokens=run.params.min_tokens,
         )
         if run.params.logprobs is not None:
             self.output.logprobs = []

@@ -31,10 +31,11 @@ from firelane.llm.choice import Choice, PromptRun
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
 from firelane.sources.resolve import resolve
-from firelane.text.assistant import Assistant
+from firelane.text.assistant import Assistant, RenderedChat
+from firelane.text.deltas import Content, Delta
 from firelane.text.model_files import ModelFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
-from firelane.text.sampling import wire_sampling
+from firelane.text.sampling import FALLBACKS, Fallback, default_sampling, wire_sampling
 from firelane.text.tokenizer import load_tokenizer
 from firelane.text.tokenizer_source import tokenizer_directory
 from firelane.weights.progress import Progress, silent
@@ -121,19 +122,23 @@ class LLM:
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """The text of one output, in pieces as they come. Closing the iterator stops the sequence."""
-        choice = self._run(prompt, replace(sampling_params or self.default_sampling(), n=1)).choices[0]
-        given = 0
-        for _ in self._turns([choice]):
-            text = choice.output.text
-            if len(text) > given:
-                yield text[given:]
-                given = len(text)
+        yield from self._pieces(prompt, sampling_params)
 
     def stream_chat(
         self, messages: Sequence[Any], sampling_params: SamplingParams | None = None
     ) -> Iterator[str]:
         """The text of one output to a conversation, as `stream` gives it."""
         return self.stream(self._render(messages), sampling_params)
+
+    def stream_deltas(
+        self, messages: Sequence[Any], sampling_params: SamplingParams | None = None
+    ) -> Iterator[Delta]:
+        """The answer to a conversation, as `stream` gives it, with reasoning apart from content."""
+        chat = self._rendered(messages)
+        splitter = None if chat.splitter is None else chat.splitter()
+        for text in self._pieces(self._encoded(chat), sampling_params, chat.visible_special_ids):
+            yield from [Content(text)] if splitter is None else splitter.push(text)
+        yield from () if splitter is None else splitter.flush()
 
     def embed(
         self,
@@ -153,15 +158,16 @@ class LLM:
         found = [np.frombuffer(self._channel.embeddings.pop(c.request.id), "<f4") for c in choices]
         return [_normalized(vector) for vector in found] if normalize else found
 
-    def default_sampling(self) -> SamplingParams:
-        """Sampling as the model's author advises it (generation_config.json), else plain."""
-        get = self._files.defaults.get
+    def default_sampling(self, fallback: Fallback = "vllm") -> SamplingParams:
+        """Sampling as the model's author advises it (generation_config.json, or the GGUF file), and what that
+        leaves open as vLLM or llama.cpp do: see `firelane.text.sampling.Fallback`."""
+        values = default_sampling(self._files.defaults, fallback)
         return SamplingParams(
-            temperature=get("temperature", 1.0),
-            top_p=get("top_p", 1.0),
-            top_k=int(get("top_k", 0)),
-            min_p=get("min_p", 0.0),
-            repetition_penalty=get("repetition_penalty", 1.0),
+            temperature=values["temperature"],
+            top_p=values["top_p"],
+            top_k=int(values["top_k"]),
+            min_p=values["min_p"],
+            repetition_penalty=values["repetition_penalty"],
         )
 
     def close(self) -> None:
@@ -185,11 +191,29 @@ class LLM:
         self.close()
 
     def _render(self, messages: Sequence[Any]) -> list[int]:
+        return self._encoded(self._rendered(messages))
+
+    def _rendered(self, messages: Sequence[Any]) -> RenderedChat:
         try:
             request = msgspec.convert({"messages": list(messages)}, ChatRequest)
         except msgspec.ValidationError as error:
             raise RequestError(f"messages: {error}") from error
-        return self._tokenizer.encode(self._assistant.chat_blocking(request).text, add_special_tokens=False)
+        return self._assistant.chat_blocking(request)
+
+    def _encoded(self, chat: RenderedChat) -> list[int]:
+        return self._tokenizer.encode(chat.text, add_special_tokens=False)
+
+    def _pieces(
+        self, prompt: Prompt, params: SamplingParams | None, visible: frozenset[int] = frozenset()
+    ) -> Iterator[str]:
+        """Text of one output. visible: special tokens whose names are part of it."""
+        choice = self._run(prompt, replace(params or self.default_sampling(), n=1), visible).choices[0]
+        given = 0
+        for _ in self._turns([choice]):
+            text = choice.output.text
+            if len(text) > given:
+                yield text[given:]
+                given = len(text)
 
     def _pooled(self, prompt: Prompt, pooling: Pooling) -> Choice:
         run = self._run(prompt, SamplingParams())
@@ -197,7 +221,9 @@ class LLM:
         choice.request = msgspec.structs.replace(choice.request, pooling=pooling, sampling=Sampling())
         return choice
 
-    def _run(self, prompt: Prompt, params: SamplingParams | None) -> PromptRun:
+    def _run(
+        self, prompt: Prompt, params: SamplingParams | None, visible: frozenset[int] = frozenset()
+    ) -> PromptRun:
         params = params or self.default_sampling()
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._prompts.eos_ids)}
@@ -207,7 +233,7 @@ class LLM:
         for index in range(params.n):
             sampling = wire_sampling(
                 params,
-                {},
+                FALLBACKS["vllm"],
                 seed=seed + index,
                 max_tokens=REST_OF_CONTEXT if params.max_tokens is None else params.max_tokens,
                 stop_token_ids=sorted(stop_ids),
@@ -217,7 +243,7 @@ class LLM:
                 id=self._next_id, prompt=np.asarray(ids, "<i4").tobytes(), sampling=sampling, grammar=grammar
             )
             self._next_id += 1
-            run.choices.append(Choice(request, run, index, self._tokenizer))
+            run.choices.append(Choice(request, run, index, self._tokenizer, visible))
         run.result.outputs = [choice.output for choice in run.choices]
         return run
 

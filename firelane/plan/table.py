@@ -29,7 +29,7 @@ def title(setup: Setup, count: int, estimates: Sequence[Estimate]) -> str:
     asked = ", ".join(dict.fromkeys(_loaded(e) for e in estimates))
     each = f" of {device.memory_bytes / GIB:.1f} GiB" + (" each" if count > 1 else "")
     return (
-        f"{program.name}: {parameters(program) / 1e9:.2f} B parameters, "
+        f"{program.name}: {_count(parameters(program))} parameters, "
         f"at most {program.max_model_len} tokens\n"
         f"{count} x {device.title},{each}\n"
         f"decoding {asked}; GiB are of the fullest device"
@@ -43,6 +43,11 @@ def _loaded(e: Estimate) -> str:
 
 def parameters(program: Program) -> int:
     return sum(prod(weight.shape) for weight in program.weights)
+
+
+def _count(count: int) -> str:
+    """In the largest unit of which there is one, at least in millions."""
+    return f"{count / 1e9:.2f} B" if count >= 10**9 else f"{count / 1e6:.2f} M"
 
 
 def format_estimates(estimates: Sequence[Estimate]) -> str:

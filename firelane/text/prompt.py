@@ -14,7 +14,7 @@ from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
 from firelane.text.encoder import TextEncoder, TextRoom, pack_prompts, unpack_ids
 from firelane.text.model_files import ModelFiles
-from firelane.text.sampling import wire_sampling
+from firelane.text.sampling import Fallback, default_sampling, wire_sampling
 from firelane.text.template_process import TemplateRenderer
 from firelane.text.tokenizer import Tokenizer
 from firelane.wire.frames import Pooling, Ready, Sampling
@@ -94,7 +94,12 @@ class PromptBuilder:
         return Prompt(packed[: 4 * keep] if fields.truncation_side == "right" else packed[-4 * keep :], None)
 
     def sampling(
-        self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]
+        self,
+        fields: SamplingFields,
+        prompt: Prompt,
+        ready: Ready,
+        reports: tuple[int, int],
+        fallback: Fallback = "vllm",
     ) -> Sampling:
         """The Sampling that the engine is told, with the seed of choice 0. `reports`: logprobs of output and
         prompt, as in Sampling.
@@ -105,7 +110,7 @@ class PromptBuilder:
         self._check_ids(fields, prompt, ready.vocab_size)
         return wire_sampling(
             fields,
-            self.files.defaults,
+            default_sampling(self.files.defaults, fallback),
             seed=secrets.randbits(63) if fields.seed is None else fields.seed,
             max_tokens=max_tokens,
             stop_token_ids=self._stop_ids(fields),

@@ -17,30 +17,32 @@ from typing import Any
 
 import pytest
 
+from firelane.cli import chat
 from firelane.cli.chat_session import HELP, Session
-from firelane.cli.chat_source import Message, ServerSource
+from firelane.cli.chat_source import Message, ServerSource, Settings
 from firelane.errors import FirelaneError, MachineError, RequestError, UsageError
+from firelane.text.deltas import Content, Delta, Reasoning
 
 PATIENCE_S = 60.0
 
 
 class Scripted:
-    """A source that answers with the question in capitals, word by word."""
+    """A source that answers with the question in capitals, word by word; it thinks of words in brackets."""
 
     name = "scripted"
     interrupts = False
 
     def __init__(self) -> None:
-        self.seen: list[tuple[list[Message], dict[str, float]]] = []
+        self.seen: list[tuple[list[Message], Settings]] = []
         self.stop_after = 0
 
-    def answer(self, messages: list[Message], settings: dict[str, float]) -> Iterator[str]:
+    def answer(self, messages: list[Message], settings: Settings) -> Iterator[Delta]:
         self.seen.append(([dict(m) for m in messages], dict(settings)))
         words = messages[-1]["content"].upper().split(" ")
         if words[0] == "FAIL":
             raise RequestError("it failed")
         for count, word in enumerate(words):
-            yield f"{word} "
+            yield Reasoning(word) if word.startswith("(") else Content(f"{word} ")
             if self.stop_after == count + 1:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -53,7 +55,7 @@ class Lines:
 
     def __init__(self, *lines: str) -> None:
         self._lines = list(lines)
-        self.shown = ""
+        self.shown = self.thought = ""
         self.said: list[str] = []
 
     def read(self, prompt: str) -> str:
@@ -67,6 +69,9 @@ class Lines:
 
     def show(self, text: str) -> None:
         self.shown += text
+
+    def show_reasoning(self, text: str) -> None:
+        self.thought += text
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -88,6 +93,22 @@ def test_a_conversation_goes_on() -> None:
     assert terminal.shown == "ONE \nTWO \n"
     assert [m["role"] for m in source.seen[1][0]] == ["system", "user", "assistant", "user"]
     assert contents(session) == ["one", "ONE ", "two", "TWO "]
+
+
+def test_reasoning_is_no_part_of_the_answer(tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    session, source, terminal = talk("(hm) yes", "and", f"/save {file}")
+    assert (terminal.shown, terminal.thought) == ("YES \nAND \n", "(HM)")
+    assert contents(session) == ["(hm) yes", "YES ", "and", "AND "]
+    assert source.seen[1][0][1] == {"role": "assistant", "content": "YES ", "reasoning_content": "(HM)"}
+    loaded, _, _ = talk(f"/load {file}")
+    assert loaded.messages == session.messages
+
+
+def test_reasoning_alone_is_no_answer() -> None:
+    session, _, terminal = talk("(hm)", "yes")
+    assert contents(session) == ["yes", "YES "]
+    assert terminal.thought == "(HM)"
 
 
 def test_lines_that_belong_together() -> None:
@@ -112,7 +133,7 @@ def test_commands_about_the_conversation() -> None:
 def test_settings() -> None:
     _, source, terminal = talk("/set", "/set temperature 0.5", "/set max_tokens x", "/set y 1", "/set", "say")
     assert source.seen[0][1] == {"temperature": 0.5}
-    assert terminal.said[0] == "all as the model's author advises"
+    assert terminal.said[0].startswith("all as the model's author advises, else as llama.cpp does; known are")
     assert "give a number" in terminal.said[1]
     assert "there is no setting 'y'" in terminal.said[2]
     assert terminal.said[3] == "temperature = 0.5"
@@ -158,6 +179,10 @@ def test_ctrl_c_where_nothing_is_read_does_not_end_the_session() -> None:
     assert contents(session) == ["one", "ONE ", "two", "TWO "]
 
 
+SEEN: list[tuple[dict[str, Any], str]] = []
+"""Bodies that the server got, each with what it was told of sampling."""
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """A server that says what it was asked; for "wait" it says one word and no more until it may end."""
 
@@ -170,6 +195,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         asked = body["messages"][-1]["content"]
+        self.server.asked.append((body, self.headers["x-sampling-defaults"]))  # type: ignore[attr-defined]
         if asked == "refuse":
             self._answer(400, b'{"error": {"message": "no such thing"}}')
             return
@@ -180,6 +206,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if asked == "wait"
             else [asked, " by ", body["model"], " ", str(self.headers["authorization"])]
         )
+        if asked.startswith("think"):
+            self._event({"choices": [{"delta": {asked.split()[1]: "let me see", "content": None}}]})
         for word in words:
             self._event({"choices": [{"delta": {"content": word}}]})
         if asked == "wait":
@@ -204,6 +232,8 @@ def url() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         server.held = threading.Event()  # type: ignore[attr-defined]
+        server.asked = SEEN  # type: ignore[attr-defined]
+        SEEN.clear()
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -213,13 +243,40 @@ def url() -> Iterator[str]:
 
 
 def ask(source: ServerSource, text: str) -> str:
-    return "".join(source.answer([{"role": "user", "content": text}], {}))
+    pieces = source.answer([{"role": "user", "content": text}], {})
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
 
 
 def test_a_server_answers(url: str) -> None:
     source = ServerSource(f"{url}/v1", "", "secret")
     assert ask(source, "say") == "say by m Bearer secret"
     assert ask(ServerSource(url, "other", ""), "say") == "say by other None"
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_of_a_server_is_kept_apart_and_not_sent_back(url: str, field: str) -> None:
+    source = ServerSource(url, "m", "")
+    terminal = Lines(f"think {field}", "and")
+    session = Session(source, terminal, settings={"top_k": 3})
+    session.run()
+    assert terminal.thought == "let me see"
+    assert contents(session)[1] == f"think {field} by m None"
+    (first, defaults), (second, _) = SEEN
+    assert (defaults, first["top_k"]) == ("llama.cpp", 3)
+    assert not {"temperature", "max_tokens"} & first.keys()
+    assert second["messages"][1] == {"role": "assistant", "content": f"think {field} by m None"}
+
+
+def test_reasoning_is_dim_in_a_terminal_and_left_out_elsewhere(url: str, tmp_path: Path) -> None:
+    shown = InTerminal("--url", url, cache=tmp_path)
+    shown.until(">>> ")
+    shown.type("think reasoning\n")
+    shown.until(f"{chat.DIM}let me see{chat.PLAIN}think reasoning by m")
+    shown.type("\x04")
+    assert shown.process.wait(PATIENCE_S) == 0
+    command = [sys.executable, "-m", "firelane", "chat", "--url", url]
+    done = subprocess.run(command, input="think reasoning\n", capture_output=True, text=True, timeout=600)
+    assert done.stdout == "think reasoning by m None\n"
 
 
 def test_a_server_that_does_not(url: str) -> None:

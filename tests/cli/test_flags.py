@@ -30,7 +30,10 @@ ENGINE = (
     "--weights-pages --activation-dtype --no-prefix-cache --scheduling-policy --backend --gemm "
     "--state-snapshots --state-snapshot-interval"
 )
-SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
+SAMPLING = (
+    "--max-tokens --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty "
+    "--frequency-penalty --seed --stop"
+)
 REMOTE = "--engines --engine-tls-ca --engine-tls-cert --engine-tls-key"
 HOSTS = "--nnodes --node-rank --master-addr --cluster-key-file --node-timeout"
 TIERS = "--kv-offloading-size --kv-disk --kv-disk-size --kv-disk-key-file --kv-tenant-size --kv-admission"
@@ -60,7 +63,8 @@ FLAGS = {
     "unload": f"MODEL --timeout-s {SERVER}",
     "keys new": "NAME",
     "keys hash": "",
-    "chat": f"MODEL --url --system {ENGINE}",
+    "chat": f"MODEL --url --system {SAMPLING} {ENGINE}",
+    "show": f"MODEL {SERVER}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
     "bench offline": "MODEL --threads --weights --kv-cache-dtype --activation-dtype --workload --repeats "
     "--json",

@@ -63,7 +63,7 @@ def test_config_json_by_its_own_name(llama: Path, capsys: pytest.CaptureFixture[
 
 def test_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--device", "rtx4090"]) == 0
-    assert capsys.readouterr().out.startswith("llama: 0.01 B parameters")
+    assert capsys.readouterr().out.startswith("llama: 5.48 M parameters")
 
 
 def test_sweeps_have_a_column_each(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:

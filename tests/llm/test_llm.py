@@ -10,6 +10,7 @@ from firelane import LLM, SamplingParams
 from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.fcfs import FcfsPolicy
 from firelane.errors import ModelNotFoundError, RequestError, TokenizerError, UsageError
+from firelane.text.deltas import Content, Reasoning
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
@@ -145,6 +146,21 @@ def test_chat_uses_the_template(llm):
     assert "".join(llm.stream_chat([{"role": "user", "content": "hi"}], forced("k", max_tokens=2))) == "kk"
     with pytest.raises(RequestError, match="messages"):
         llm.chat([{"content": "no role"}])
+
+
+def test_reasoning_apart_from_the_answer(model, tmp_path):
+    (tmp_path / "thinks.jinja").write_text(
+        TEMPLATE + "{% if add_generation_prompt %}<think>\n{% endif %}"
+        "{% if false %}{{ message.content.split('</think>')[-1] }}{% endif %}"
+    )
+    said = SamplingParams(regex="hm\n</think>\n\nyes", max_tokens=None)
+    hi = [{"role": "user", "content": "hi"}]
+    with LLM(str(model), backend="null", cache_dir=tmp_path, chat_template=tmp_path / "thinks.jinja") as llm:
+        pieces = list(llm.stream_deltas(hi, said))
+        whole = "".join(llm.stream_chat(hi, said))
+    assert "".join(p.text for p in pieces if isinstance(p, Reasoning)).strip() == "hm"
+    assert "".join(p.text for p in pieces if isinstance(p, Content)) == "yes"
+    assert whole == "hm\n</think>\n\nyes"
 
 
 def test_logprobs(llm):

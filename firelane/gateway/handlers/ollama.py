@@ -105,6 +105,7 @@ class Ollama:
                 splitter=chat.splitter,
                 grammar=chat.grammar,
                 reports=((fields.top_logprobs or 0) if fields.logprobs else -1, -1),
+                fallback="llama.cpp",
             )
             await start_generation(model, reservation, generation)
 
@@ -123,6 +124,7 @@ class Ollama:
                 prompts=[prompt],
                 grammar=grammar_of(fields),
                 reports=(-1 if fields.logprobs is None else fields.logprobs, -1),
+                fallback="llama.cpp",
             )
             await start_generation(model, reservation, generation)
 

@@ -27,6 +27,7 @@ from firelane.gateway.answers.ollama_format import rfc3339
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import ServedModel, tagged
 from firelane.gateway.services import Services
+from firelane.text.sampling import default_sampling
 
 API_VERSION = "0.12.11"
 """Of Ollama, whose API these paths follow: clients compare it with what they need."""
@@ -110,10 +111,9 @@ class OllamaModelList:
     async def show(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._shows)
         model = self._models.find_tagged(request.model or request.name or "", exchange.request.tenant)
-        defaults = model.prompts.files.defaults.items()
         template = model.prompts.template
         answer = OllamaShown(
-            parameters="\n".join(f"{name} {value:g}" for name, value in defaults),
+            parameters=_parameters(model),
             template="" if template is None else template.source,
             details=_details(model),
             model_info=_info(model),
@@ -142,6 +142,13 @@ def digest(model: ServedModel) -> str:
 def _details(model: ServedModel) -> OllamaDetails:
     family = "" if model.text is None else model.prompts.files.model_type
     return OllamaDetails(family=family, families=[family] if family else [])
+
+
+def _parameters(model: ServedModel) -> str:
+    """The values that hold for Ollama's requests which name none, in Ollama's names."""
+    values = default_sampling(model.prompts.files.defaults, "llama.cpp")
+    names = {"repetition_penalty": "repeat_penalty"}
+    return "\n".join(f"{names.get(name, name)} {value:g}" for name, value in values.items())
 
 
 def _info(model: ServedModel) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from firelane.api.sampling import KvTransferParams, SamplingFields, StreamOptions
 from firelane.api.usage import CachedByTier, CompletionTokensDetails, PromptTokensDetails, Usage
+from firelane.errors import RequestError
 from firelane.gateway.answers.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
 from firelane.gateway.answers.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
 from firelane.gateway.http.peer import NOBODY
@@ -21,14 +22,18 @@ from firelane.gateway.requests.run import RequestRun
 from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
 from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt
-from firelane.text.sampling import SEED_MASK
+from firelane.text.sampling import FALLBACKS, SEED_MASK, Fallback
 from firelane.wire.frames import Grammar, NewRequest, Sampling
+
+SAMPLING_DEFAULTS = b"x-sampling-defaults"
+"""Header of requests whose answers a person reads, as those of the page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
     """A checked, admitted and tokenised request. draws: answers to each prompt. reports: logprobs of output
     and prompt, as in Sampling. splitter: makes what splits one choice's text, None where all is content.
+    fallback: of sampling values that the request leaves open, None: as its header says.
     """
 
     fields: SamplingFields
@@ -39,13 +44,15 @@ class GenerationRequest:
     reports: tuple[int, int] = (-1, -1)
     splitter: Callable[[], Splitter] | None = None
     grammar: Grammar | None = None
+    fallback: Fallback | None = None
 
 
 async def start_generation(model: ServedModel, reservation: Reservation, request: GenerationRequest) -> None:
     """Charge the tenant for the prompts' length, and submit them; what follows comes from frames. Raises
     RequestError and EngineDeadError.
     """
-    work = await _checked(model, request)
+    fallback = request.fallback or fallback_of(reservation.exchange.request.headers)
+    work = await _checked(model, request, fallback)
     prompts = [prompt for prompt, _ in work]
     output_tokens = request.draws * sum(sampling.max_tokens for _, sampling in work)
     reservation.charge(sum(map(len, prompts)), output_tokens)
@@ -54,13 +61,28 @@ async def start_generation(model: ServedModel, reservation: Reservation, request
         await _Starter(model, reservation, request).start(work)
 
 
-async def _checked(model: ServedModel, request: GenerationRequest) -> list[tuple[Prompt, Sampling]]:
+def fallback_of(headers: Mapping[bytes, bytes]) -> Fallback:
+    """Whose sampling values hold where neither the request nor the model's author names one. Raises
+    RequestError."""
+    given = headers.get(SAMPLING_DEFAULTS, b"vllm").decode("latin-1")
+    for known in FALLBACKS:
+        if given == known:
+            return known
+    header = SAMPLING_DEFAULTS.decode()
+    raise RequestError(
+        f"the header {header} is '{given[:40]}': use one of {', '.join(FALLBACKS)}", param=header
+    )
+
+
+async def _checked(
+    model: ServedModel, request: GenerationRequest, fallback: Fallback
+) -> list[tuple[Prompt, Sampling]]:
     """The prompts, cut where the request wants that, each with what the engine is told about it."""
     ready, build, fields = model.serving(), model.prompts, request.fields
     turn, work = Turn(), list[tuple[Prompt, Sampling]]()
     for whole in request.prompts:
         prompt = build.truncated(fields, whole, ready)
-        work.append((prompt, build.sampling(fields, prompt, ready, request.reports)))
+        work.append((prompt, build.sampling(fields, prompt, ready, request.reports, fallback)))
         await turn.take(SEQUENCE_COST + len(prompt))
     return work
 

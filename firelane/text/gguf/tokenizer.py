@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from firelane.errors import TokenizerError
+from firelane.text.gguf.sampling import advised_sampling
 from firelane.text.gguf.splitting import SPLITTINGS
 from firelane.text.gguf.vocabulary import Vocabulary
 
@@ -28,7 +29,7 @@ def model_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     files = {
         "tokenizer.json": convert(vocabulary),
         "tokenizer_config.json": _settings(vocabulary, metadata),
-        "generation_config.json": {"eos_token_id": vocabulary.end_ids},
+        "generation_config.json": {"eos_token_id": vocabulary.end_ids, **advised_sampling(metadata)},
     }
     return {name: json.dumps(content, ensure_ascii=False).encode() for name, content in files.items()}
 

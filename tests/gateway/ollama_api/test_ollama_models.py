@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ollama_support import chat, lines, post, refused, told, user
 
+from firelane.cli import main
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.handlers import ollama_files
@@ -54,7 +55,9 @@ def test_show(make_service, core, tmp_path):
     assert shown["model_info"]["general.architecture"] == "qwen3"
     assert shown["model_info"]["qwen3.context_length"] == 512
     assert shown["details"]["families"] == ["qwen3"]
-    assert sorted(shown["parameters"].split("\n")) == ["temperature 0.6", "top_k 20"]
+    assert shown["parameters"].split("\n") == [
+        *("temperature 0.6", "top_k 20", "top_p 0.95", "min_p 0.05", "repeat_penalty 1"),
+    ]
     assert shown["capabilities"] == ["completion"]
     assert "`model` is missing" in refused(service.http.post("/api/show", json={}))
     assert refused(service.http.post("/api/show", json={"model": "other"}), 404)
@@ -164,3 +167,11 @@ def test_texts_that_make_no_vector_are_refused(service):
     assert "empty entry, number 1" in refused(post(service, "/api/embed", input=["a", ""]))
     assert "at most 2048" in refused(post(service, "/api/embed", input=["a"] * 2049))
     assert "`dimensions` is 5" in refused(post(service, "/api/embed", input="a", dimensions=5))
+
+
+def test_the_command_that_shows(service, capsys):
+    assert main(["show", "--url", str(service.http.base_url)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("model     toy: ")
+    assert lines[1] == "context   512 tokens"
+    assert "temperature 0.8, top_k 40, top_p 0.95" in lines[3]
