@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import msgspec.inspect
-import msgspec.structs
 
 from firelane.api.field_names import FieldNames
 from firelane.api.known_fields import drop_unknown
@@ -19,8 +18,6 @@ from firelane.api.slices import list_fields, sliced
 from firelane.errors import RequestError
 
 RequestT = TypeVar("RequestT")
-FURTHER = ("response_format", "stop", "max_tokens")
-"""Constraints whose fields differ between request types."""
 MAX_NAME = 200
 """Characters of a field's name, which the client may have made up, in an error."""
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
@@ -102,10 +99,9 @@ class BodyDecoder(Generic[RequestT]):
 
 def _names_of(request_type: Any) -> FieldNames | None:
     """None of a type whose requests do not generate text."""
-    if not (isinstance(request_type, type) and issubclass(request_type, AnswerFields)):
-        return None
-    known = frozenset(field.encode_name for field in msgspec.structs.fields(request_type))
-    return FieldNames(known, request_type.OWN_NAMES, frozenset((*AnswerFields.__struct_fields__, *FURTHER)))
+    if isinstance(request_type, type) and issubclass(request_type, AnswerFields):
+        return request_type.field_names()
+    return None
 
 
 def _invalid(message: str) -> RequestError:

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+import msgspec.structs
 from msgspec import Meta
 
+from firelane.api.field_names import FieldNames
 from firelane.api.formats import Choices, GrammarText, Pattern, ResponseFormat, StructuredOutputs
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS
@@ -31,6 +33,9 @@ HINTS = (
     *("cache_prompt", "keep_alive", "priority", "provider", "service_tier", "slot_id", "id_slot"),
     *("stream_interval", "thinking", "timings_per_token", "usage"),
 )
+
+FURTHER = ("response_format", "stop", "max_tokens")
+"""Constraints whose fields differ between request types."""
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +98,12 @@ class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+    @classmethod
+    def field_names(cls) -> FieldNames:
+        """The rule for fields of this type by other servers' names."""
+        known = frozenset(field.encode_name for field in msgspec.structs.fields(cls))
+        return FieldNames(known, cls.OWN_NAMES, frozenset((*AnswerFields.__struct_fields__, *FURTHER)))
 
     def give_answer_fields(self, other: AnswerFields) -> None:
         """Set these fields of another request to what they are here, where they are given here."""

@@ -30,6 +30,7 @@ SAME_NAMES = (
 )
 """Sampling options that Firelane's API calls the same."""
 GUIDES = ("json", "regex", "choice", "grammar")
+NAMES = SamplingFields.field_names()
 WITHOUT = ("multi_modal_data", "prompt_embeds", "encoder_result")
 """Inputs that no engine of Firelane takes."""
 
@@ -106,6 +107,7 @@ def _fields(request: Mapping[str, Any]) -> SamplingFields:
     guide = _part(options, "guided_decoding")
     given |= {f"guided_{kind}": guide.get(kind) for kind in GUIDES}
     given["guided_whitespace_pattern"] = guide.get("whitespace_pattern")
+    NAMES.translate(given)
     try:
         fields = msgspec.convert(given, SamplingFields, strict=False)
     except msgspec.ValidationError as error:
