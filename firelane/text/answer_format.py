@@ -72,8 +72,7 @@ class AnswerFormat:
         parser = None if family is None else family.parse
         if self._marks is None or grammar.holds_all:
             return parser
-        ends = (family.opening,) if family and self._special_id(family.opening) is not None else ()
-        return with_reasoning(parser or all_content, self._marks, ends)
+        return with_reasoning(parser or all_content, self._marks, family.openings if family else ())
 
     def tools(self, conversation: Conversation) -> dict[str, Tool]:
         """Tools that an answer may call."""

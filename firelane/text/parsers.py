@@ -17,13 +17,13 @@ TOOL_ALIASES = {
     "nemotron_nano_v2": "nemotron_json",
 }
 """Names that other servers have for the same."""
-REASONING_PARSERS = ("auto", "none", "think", "mistral", "gemma4", "seed_oss", "harmony")
+REASONING_PARSERS = ("auto", "none", "think", "deepseek_r1", "mistral", "gemma4", "seed_oss", "harmony")
 REASONING_ALIASES = {
     "openai_gptoss": "harmony",
     "gpt_oss": "harmony",
     **dict.fromkeys(
         (
-            *("deepseek_r1", "deepseek_v3", "deepseek_v4", "qwen3", "glm45", "kimi_k2", "minimax_m2"),
+            *("deepseek_v3", "deepseek_v4", "qwen3", "glm45", "kimi_k2", "minimax_m2"),
             *("ernie45", "nemotron_v3", "olmo3", "step3"),
         ),
         "think",

@@ -4,45 +4,63 @@ and most others), [THINK] and [/THINK] (Mistral), <seed:think> (Seed-OSS), a cha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firelane.text.parsers import REASONING_ALIASES
 from firelane.text.tokenizer import Tokenizer
-from firelane.text.tools.stream_buffer import Parser, Reading, StreamBuffer, begins, skip_space, until
+from firelane.text.tools.stream_buffer import (
+    OutputParser,
+    Parser,
+    Reading,
+    StreamBuffer,
+    begins,
+    skip_space,
+    until,
+)
+from firelane.text.tools.unclosed_calls import UnclosedCalls
 from firelane.wire.frames import Grammar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReasoningMarks:
     """open, close: around the reasoning. label: what the model writes behind the opening mark. empty: between
-    the marks where there is to be no reasoning.
+    the marks where there is to be no reasoning. repeated: reasoning may come again within the answer, and a
+    mark is never a part of it. implied: every answer begins in reasoning, whether the model opens it or not.
     """
 
     open: str
     close: str
     label: str = ""
     empty: str = "\n\n"
+    repeated: bool = False
+    implied: bool = False
 
     @property
     def delimiters(self) -> tuple[str, str]:
         return self.open, self.close
 
     def begun(self, prompt: str) -> bool:
-        """Whether the prompt ends where reasoning has begun."""
-        return prompt.rstrip().endswith(f"{self.open}{self.label}".rstrip())
+        """Whether an answer to the prompt begins in reasoning."""
+        return self.implied or prompt.rstrip().endswith(f"{self.open}{self.label}".rstrip())
 
     def ended(self, prompt: str) -> str:
-        """The prompt, in which reasoning has begun, without any."""
+        """The prompt, behind which reasoning begins, without any."""
+        if not prompt.rstrip().endswith(f"{self.open}{self.label}".rstrip()):
+            return prompt
         return f"{prompt.rstrip()}{self.empty}{self.close}{self.empty}"
 
 
 THINK = ReasoningMarks(open="<think>", close="</think>")
 _MARKS = {
     "think": THINK,
+    "deepseek_r1": replace(THINK, implied=True),
     "mistral": ReasoningMarks(open="[THINK]", close="[/THINK]", empty=""),
     "seed_oss": ReasoningMarks(open="<seed:think>", close="</seed:think>"),
-    "gemma4": ReasoningMarks(open="<|channel>", close="<channel|>", label="thought\n", empty=""),
+    "gemma4": ReasoningMarks(open="<|channel>", close="<channel|>", label="thought", empty="", repeated=True),
 }
+
+
+_DEEPSEEK_ROLE = "<｜Assistant｜>"
 
 
 def budget_grammar(
@@ -64,41 +82,83 @@ def find_marks(name: str, template: str) -> ReasoningMarks | None:
     name = REASONING_ALIASES.get(name, name)
     if name != "auto":
         return _MARKS.get(name)
-    return next(
+    marks = next(
         (marks for marks in _MARKS.values() if marks.open in template or marks.close in template), None
     )
+    if marks is THINK and THINK.open not in template and _DEEPSEEK_ROLE in template:
+        return _MARKS["deepseek_r1"]  # it takes thoughts out of the history, and never opens any
+    return marks
 
 
-def with_reasoning(answer: Parser, marks: ReasoningMarks = THINK, ends: tuple[str, ...] = ()) -> Parser:
-    """Reasoning first, unless the text begins otherwise and does not start in it; then `answer`. ends: marks
-    of calls, which end reasoning that the model has not closed.
+def with_reasoning(answer: Parser, marks: ReasoningMarks = THINK, calls: tuple[str, ...] = ()) -> Parser:
+    """Reasoning first, unless the text begins otherwise and does not start in it; then `answer`. calls: marks
+    that calls begin with, which the model may write without closing its reasoning.
     """
 
     def parse(buffer: StreamBuffer) -> Reading[None]:
-        if not buffer.in_reasoning:
-            at = yield from skip_space(buffer, 0)
-            if (yield from begins(buffer, at, marks.open)):
-                buffer.take(at + len(marks.open))
-                buffer.in_reasoning = True
-                yield from _skip_label(buffer, marks.label)
+        at = yield from skip_space(buffer, 0)
+        opens = marks.implied or not buffer.in_reasoning
+        if opens and (yield from begins(buffer, at, marks.open)):
+            buffer.take(at + len(marks.open))
+            buffer.in_reasoning = True
+            yield from _skip_label(buffer, marks)
         if buffer.in_reasoning:
-            yield from _reasoning(buffer, marks.close, ends)
-        yield from answer(buffer)
+            yield from _reasoning(buffer, answer, marks.close, calls)
+        elif (yield from begins(buffer, at, marks.close)):  # it was not open
+            yield from _after(buffer, at + len(marks.close))
+        yield from (_repeated(buffer, answer, marks) if marks.repeated else answer(buffer))
 
     return parse
 
 
-def _skip_label(buffer: StreamBuffer, label: str) -> Reading[None]:
-    if label and (yield from begins(buffer, 0, label)):
-        buffer.take(len(label))
+def _skip_label(buffer: StreamBuffer, marks: ReasoningMarks) -> Reading[None]:
+    """The label, and further opening marks before it."""
+    while marks.repeated and (yield from begins(buffer, 0, marks.open)):
+        buffer.take(len(marks.open))
+    if marks.label and (yield from begins(buffer, 0, marks.label)):
+        buffer.take(len(marks.label))
 
 
-def _reasoning(buffer: StreamBuffer, close: str, ends: tuple[str, ...]) -> Reading[None]:
-    at = yield from skip_space(buffer, 0)
+def _after(buffer: StreamBuffer, size: int) -> Reading[None]:
+    """Take so much, and the white space behind it."""
+    at = yield from skip_space(buffer, size)
     buffer.take(at)
-    mark = yield from until(buffer, (close, *ends), buffer.reasoning)
+
+
+def _reasoning(buffer: StreamBuffer, answer: Parser, close: str, calls: tuple[str, ...]) -> Reading[None]:
+    """Reasoning up to its closing mark, which is taken, or up to the call that ends it."""
+    yield from _after(buffer, 0)
+    last = "\n"
+
+    def give(text: str) -> None:
+        nonlocal last
+        last = text[-1:] or last
+        buffer.reasoning(text)
+
+    while mark := (yield from until(buffer, (close, *calls), give)):
+        if mark == close:
+            yield from _after(buffer, len(close))
+            break
+        if (yield from UnclosedCalls(buffer, answer, close, own_line=last == "\n").read(mark, give)):
+            break
     buffer.in_reasoning = False
-    if mark == close:
-        buffer.take(len(close))
-        at = yield from skip_space(buffer, 0)
-        buffer.take(at)
+
+
+def _repeated(buffer: StreamBuffer, answer: Parser, marks: ReasoningMarks) -> Reading[None]:
+    """The answer, out of which reasoning and stray marks are taken."""
+    inner = OutputParser(buffer.fork(), answer)
+
+    def give(text: str) -> None:
+        buffer.out += inner.push(text)
+        buffer.done = inner.done
+
+    while mark := (yield from until(buffer, marks.delimiters, give)):
+        buffer.take(len(mark))
+        if mark == marks.open:
+            yield from _skip_label(buffer, marks)
+            yield from _after(buffer, 0)
+            buffer.in_reasoning = True
+            closing = yield from until(buffer, (marks.close,), buffer.reasoning)
+            buffer.take(len(closing))
+            buffer.in_reasoning = False
+    buffer.out += inner.flush()

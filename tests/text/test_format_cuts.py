@@ -59,7 +59,7 @@ CUTS = st.lists(st.integers(0, 600), max_size=12)
 def test_no_cut_changes_what_is_read(name):
     parse = find_family(name, "").parse
     marks = find_marks("gemma4" if name == "gemma4" else "think", "")
-    thinking = parse if name == "harmony" else with_reasoning(parse, marks, (find_family(name, "").opening,))
+    thinking = parse if name == "harmony" else with_reasoning(parse, marks, find_family(name, "").openings)
 
     @settings(max_examples=60, deadline=None)
     @given(soup(name), CUTS, st.booleans())

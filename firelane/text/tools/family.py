@@ -33,6 +33,11 @@ class Family(abc.ABC):
         """An id for a call, as the family's templates accept it."""
         return "call_" + secrets.token_hex(12)
 
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """All marks that calls may begin with anywhere in a text."""
+        return (self.opening,) if self.opening else ()
+
     @abc.abstractmethod
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         """Content and calls."""

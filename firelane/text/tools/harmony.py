@@ -98,11 +98,11 @@ def _head(buffer: StreamBuffer, at: int) -> Reading[str]:
 
 def _message(buffer: StreamBuffer, head: str) -> Reading[None]:
     """What follows a head, to the message's end."""
-    recipient, channel = _RECIPIENT.search(head), _CHANNEL.search(head)
+    recipient, channels = _RECIPIENT.search(head), _CHANNEL.findall(head)
     if recipient is not None and _is_function(recipient[1], buffer):
         yield from _call(buffer, recipient[1].removeprefix(FUNCTIONS))
         return
-    buffer.in_reasoning = channel is not None and channel[1] == "analysis"
+    buffer.in_reasoning = channels[-1:] == ["analysis"]
     if not head and buffer.text.startswith((START, CHANNEL)):
         buffer.content(buffer.take(len(START)))  # of no message: or it would be looked at for ever
     yield from _body(buffer, buffer.reasoning if buffer.in_reasoning else buffer.content)

@@ -50,9 +50,13 @@ class Marked(Family):
         self._marks = marks
         self._no_head = re.compile(r"[{}]")
 
+    @property
+    def openings(self) -> tuple[str, ...]:
+        return self._marks.section[0], self._marks.call[0]
+
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
-        section, call = self._marks.section[0], self._marks.call[0]
-        while mark := (yield from until(buffer, (section, call), buffer.content, trim=True)):
+        call = self._marks.call[0]
+        while mark := (yield from until(buffer, self.openings, buffer.content, trim=True)):
             at = 0 if mark == call else (yield from skip_space(buffer, len(mark)))
             if not (yield from self._section(buffer, at)):
                 buffer.content(buffer.take(len(mark)))

@@ -31,7 +31,7 @@ class StreamBuffer:
     """
 
     __slots__ = (
-        *("_hide_reasoning", "_new_id", "done", "ended", "max_calls", "num_calls", "out", "text"),
+        *("_hide_reasoning", "new_id", "done", "ended", "max_calls", "num_calls", "out", "text"),
         *("in_reasoning", "tools"),
     )
 
@@ -52,8 +52,12 @@ class StreamBuffer:
         self.max_calls = max_calls
         self.num_calls = 0
         self.out: list[Delta] = []
-        self._new_id = new_id
+        self.new_id = new_id
         self._hide_reasoning = hide_reasoning
+
+    def fork(self) -> StreamBuffer:
+        """A new buffer of the same answer: for what has been found to be no reasoning."""
+        return StreamBuffer(self.new_id, tools=self.tools, max_calls=self.max_calls)
 
     def take(self, size: int) -> str:
         """The next `size` characters, which leave the buffer."""
@@ -72,7 +76,7 @@ class StreamBuffer:
         """call_id: the one that the model has given it; "": it gets a new one."""
         if self.done:
             return
-        self.out.append(CallStart(self.num_calls, call_id or self._new_id(), name))
+        self.out.append(CallStart(self.num_calls, call_id or self.new_id(), name))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:

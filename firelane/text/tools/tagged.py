@@ -31,10 +31,14 @@ class Tagged(Family):
         self._call, self._key = tags.call_pattern, tags.key_pattern
         self._no_key = re.compile(re.escape(tags.key_end.rpartition("<")[2]))
 
+    @property
+    def openings(self) -> tuple[str, ...]:
+        tags = self._tags
+        return (*tags.sections, tags.call) if tags.call else tags.sections
+
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         tags = self._tags
-        openings = (*tags.sections, tags.call) if tags.call else tags.sections
-        while mark := (yield from until(buffer, openings, buffer.content, trim=True)):
+        while mark := (yield from until(buffer, self.openings, buffer.content, trim=True)):
             if mark == tags.call:  # models leave the section's mark out
                 read = yield from self._section(buffer, 0, closing(self.opening), known_only=True)
             else:
