@@ -26,14 +26,15 @@ SETUP = """
 import sys, time
 from pathlib import Path
 from firelane import env
-from firelane.engine.grammar.trial_process import TrialHelper
+from firelane.child_process import Replacements
+from firelane.engine.grammar.trial_process import HelperTrials
 from firelane.sandbox.confine import confine, forbid_programs
 cache = Path(sys.argv[1])
 settings = env.read({"FIRELANE_CXX": "/usr/bin/g++"})
 began = time.perf_counter()
 confine(settings, cache, [cache])
 confined = time.perf_counter()
-TrialHelper.fork()
+HelperTrials.fork(Replacements())
 forked = time.perf_counter()
 forbid_programs()
 print(confined - began, forked - confined, time.perf_counter() - forked)

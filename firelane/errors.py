@@ -14,7 +14,8 @@ FirelaneError                     exit code 1
 │   ├── CacheError                cache directory not usable, or disk full
 │   ├── OutputError               output directory not usable, or disk full
 │   └── AddressInUseError         the port is taken
-├── EngineDeadError               the engine process ended while work was in flight (HTTP 503)
+├── ProcessDeadError              a process that a request needs was lost, and others in its place (HTTP 503)
+│   └── EngineDeadError           the engine process ended while work was in flight (HTTP 503)
 └── RequestError                  a client's request cannot be served (HTTP 4xx)
     ├── ModelNotServedError       no model of that name is served here (HTTP 404)
     ├── NotFoundError             no file or batch of that id (HTTP 404)
@@ -36,9 +37,11 @@ MOST_CHARACTERS = 2000
 
 class FirelaneError(Exception):
     """Base of all errors raised on purpose. `exit_code` is what a command ends with. The message is one line
-    of bearable length, whatever names out of a model or a request are in it."""
+    of bearable length, whatever names out of a model or a request are in it. `status` is the HTTP status of
+    a request that it ends."""
 
     exit_code = 1
+    status = 500
 
     def __str__(self) -> str:
         text = super().__str__().replace("\r", " ").replace("\n", " ")
@@ -104,12 +107,18 @@ class AddressInUseError(MachineError):
     pass
 
 
-class EngineDeadError(FirelaneError):
+class ProcessDeadError(FirelaneError):
     """`retry_after_s`: when it is worth asking again."""
+
+    status = 503
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class EngineDeadError(ProcessDeadError):
+    pass
 
 
 class RequestError(FirelaneError):

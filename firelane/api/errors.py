@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from firelane.errors import EngineDeadError, RequestError
+from firelane.errors import EngineDeadError, ProcessDeadError, RequestError
 
 _TYPES = {
     401: "authentication_error",
@@ -54,6 +54,7 @@ def describe(error: Exception) -> tuple[int, bytes]:
     """
     if isinstance(error, RequestError):
         return error.status, envelope(error.status, str(error), param=error.param, code=error.code)
-    if isinstance(error, EngineDeadError):
-        return 503, envelope(503, str(error), code="engine_unavailable")
+    if isinstance(error, ProcessDeadError):
+        code = "engine_unavailable" if isinstance(error, EngineDeadError) else "process_lost"
+        return error.status, envelope(error.status, str(error), code=code)
     return 500, envelope(500, "internal error: see the server's log", code="internal_error")

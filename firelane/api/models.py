@@ -29,10 +29,12 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """reason: why the engine does not serve."""
+    """reason: why the engine does not serve. broken: helper processes that cannot be had at present, by kind,
+    with the reason: requests that need one fail."""
 
     status: str
     reason: str | None = None
+    broken: dict[str, str] | None = None
 
 
 class ModelQuery(msgspec.Struct, kw_only=True):

@@ -182,7 +182,7 @@ class EngineCore:
             sequence = make_sequence(request, self._executor.limits, self._executor.vocab_size, self.kv)
             is_ready = self._prerequisites.add(sequence, request)
         except RequestError as error:
-            self._channel.send(Rejected(request.id, str(error)))
+            self._channel.send(Rejected(request.id, str(error), status=error.status))
             return
         if is_ready:
             self._add(sequence)
@@ -225,8 +225,8 @@ class EngineCore:
                     self.abort(request_id)
         if self._prerequisites.is_waiting:
             for sequence, error in self._prerequisites.take():
-                if error:
-                    self._channel.send(Rejected(sequence.id, error))
+                if error is not None:
+                    self._channel.send(Rejected(sequence.id, str(error), status=error.status))
                 else:
                     self._add(sequence)
         self.table.changes += self.kv.num_incoming - reserved

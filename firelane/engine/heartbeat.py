@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from firelane.child_process import Replacements
 from firelane.engine.step_cost import StepCost
 from firelane.wire.frames import Beat
 from firelane.wire.transport import ConnectionClosedError
@@ -44,11 +45,29 @@ class BeatChannel(Protocol):
     def send(self, frame: Beat) -> None: ...
 
 
-class Heartbeat:
-    """Runs from its making to `close`. on_closed: called, in its thread, when the gateway has gone."""
+class Helpers(Protocol):
+    """Child processes of the engine."""
 
-    def __init__(self, channel: BeatChannel, pulse: Pulse, on_closed: Callable[[], None]) -> None:
+    @property
+    def replaced(self) -> Replacements: ...
+    def check_helpers(self) -> None:
+        """Replace those that have ended."""
+        ...
+
+
+class Heartbeat:
+    """Runs from its making to `close`. on_closed: called, in its thread, when the gateway has gone. helpers:
+    child processes of the engine, which are looked after at each beat."""
+
+    def __init__(
+        self,
+        channel: BeatChannel,
+        pulse: Pulse,
+        on_closed: Callable[[], None],
+        helpers: Helpers | None = None,
+    ) -> None:
         self._channel, self._pulse, self._on_closed = channel, pulse, on_closed
+        self._helpers = helpers
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
@@ -56,11 +75,18 @@ class Heartbeat:
         """Idempotent."""
         self._ended.set()
 
+    def _beat(self) -> Beat:
+        cost, helpers = self._pulse.cost, self._helpers
+        if helpers is None:
+            return Beat(self._pulse.age_s, cost.step_ms, cost.token_ms)
+        helpers.check_helpers()
+        replaced = helpers.replaced
+        return Beat(self._pulse.age_s, cost.step_ms, cost.token_ms, replaced.counts, replaced.broken)
+
     def _run(self) -> None:
         try:
             while True:
-                cost = self._pulse.cost
-                self._channel.send(Beat(self._pulse.age_s, cost.step_ms, cost.token_ms))
+                self._channel.send(self._beat())
                 if self._ended.wait(BEAT_S):
                     return
         except ConnectionClosedError:

@@ -112,7 +112,7 @@ class PageWaits:
             wait.sources = [source for source in wait.sources if not source.is_over(wait.sequence)]
             if wait.is_ready and not wait.sources:
                 del self._waits[wait.sequence.id]
-                yield Waited(wait.sequence, "")
+                yield Waited(wait.sequence, None)
 
     def _give_up(self, sequence: Sequence) -> None:
         self._waits.pop(sequence.id, None)

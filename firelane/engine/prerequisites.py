@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from firelane.engine.sequence import Sequence
-from firelane.errors import RequestError
+from firelane.errors import FirelaneError, RequestError
 from firelane.wire.frames import NewRequest
 
 
@@ -13,8 +13,8 @@ class Waited(NamedTuple):
     """The end of a wait."""
 
     sequence: Sequence
-    error: str
-    """Why the sequence can never be scheduled; empty where it can."""
+    error: FirelaneError | None
+    """Why the sequence can never be scheduled; None where it can."""
 
 
 class Prerequisites(Protocol):
@@ -26,8 +26,8 @@ class Prerequisites(Protocol):
         ...
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
-        """True where the sequence is ready; otherwise `take` returns it later. Raises RequestError where it
-        never will be."""
+        """True where the sequence is ready; otherwise `take` returns it later. Raises
+        FirelaneError where it never will be."""
         ...
 
     def take(self) -> list[Waited]:

@@ -22,7 +22,7 @@ from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor, quantization_of, rotation_identity
 from firelane.engine.peers import connect_peers
 from firelane.engine.policies import make_policy
-from firelane.engine.rights import ALL_RIGHTS, Rights
+from firelane.engine.rights import Rights
 from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
 from firelane.engine.tiers import NO_TIERS, NoTiers, files_identity, open_tiers
 from firelane.engine_config import EngineConfig
@@ -168,7 +168,7 @@ class SocketChannel:
 def run(
     sock: socket.socket,
     config: EngineConfig,
-    rights: Rights = ALL_RIGHTS,
+    rights: Rights | None = None,
     *,
     acceptor: socket.socket | None = None,
     peer_socket: socket.socket | None = None,
@@ -180,7 +180,8 @@ def run(
     channel = first if acceptor is None else Channels(first, acceptor)
     pulse = Pulse()
     served = SocketChannel(channel, pulse, is_shared=acceptor is not None)
-    heartbeat = Heartbeat(channel, pulse, served.gateway_gone)
+    rights = rights or Rights()
+    heartbeat = Heartbeat(channel, pulse, served.gateway_gone, rights)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     signal.signal(signal.SIGTERM, served.terminate)
     try:
@@ -212,7 +213,7 @@ def _load_and_serve(
     copier = PlainCopier() if peer_socket is None else page_copier(config.cache_dir)
     rights.loaded(executor.settle)
     grammars = grammar_queue(
-        config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial
+        config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial, rights.replaced
     )
     tiers: TieredPages | NoTiers = NO_TIERS
     try:

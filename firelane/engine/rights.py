@@ -6,14 +6,15 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from firelane import env
 from firelane.backends import takes_gpu
-from firelane.engine.grammar.trial_process import ChildTrial, StartTrial, TrialHelper
+from firelane.child_process import Replacements
+from firelane.engine.grammar.trial_process import ChildTrial, HelperTrials, StartTrial
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
 from firelane.nixl.processes import AgentProcesses, HelperAgents
@@ -30,14 +31,22 @@ Settle = Callable[[], None]
 
 @dataclass(frozen=True)
 class Rights:
-    """Of the process that runs an engine. start_trial: of processes that try grammars out. is_confined: the
-    sandbox is closed. network: it is open still. agents: processes of NIXL, which keep the network; None:
-    there are to be none."""
+    """Rights of the process that runs an engine. start_trial: of processes that try grammars out; replaced:
+    notes children that were lost. is_confined: the sandbox is
+    closed. network: it is open still. agents: processes of NIXL, which keep the network; None: there are to
+    be none."""
 
     start_trial: StartTrial = ChildTrial
+    replaced: Replacements = field(default_factory=Replacements)
+    checks: tuple[Callable[[], None], ...] = ()
     is_confined: bool = False
     network: bool = False
     agents: AgentProcesses | None = None
+
+    def check_helpers(self) -> None:
+        """Replace helpers that have ended. Any thread may call it; it does not wait for one that hangs."""
+        for check in self.checks:
+            check()
 
     def loaded(self, settle: Settle) -> None:
         """No program needs to be started any more. settle: returns when no weights are read any more."""
@@ -47,24 +56,27 @@ class Rights:
             threading.Thread(target=_forbid_later, args=(settle,), name="sandbox", daemon=True).start()
 
 
-ALL_RIGHTS = Rights()
-
-
 def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
     """Close the sandbox, where there is to be one. Called before anything starts a thread. has_grammars: it
     needs a helper that tries them out."""
     is_confined = config.sandbox and this_machine() is not None
     # Before: an engine without network starts nothing that has it.
-    agents = HelperAgents(confined=is_confined) if config.kv_transport == "nixl" else None
+    given = Rights()
+    if config.kv_transport == "nixl":
+        agents = HelperAgents(confined=is_confined, replaced=given.replaced)
+        given = replace(given, agents=agents, checks=(agents.check,))
     if not is_confined:
-        return replace(ALL_RIGHTS, agents=agents)
+        return given
     if takes_gpu(config.backend):
         log.info("sandbox: engines on a GPU have none, its driver needs too much")
-        return replace(ALL_RIGHTS, agents=agents)
+        return given
     network = (config.model_dir / STORE_INDEX).exists() or config.hosts is not None
     confine(env.read(), config.cache_dir, *_files(config), network=network)
-    start_trial = TrialHelper.fork().start if has_grammars else ChildTrial
-    return Rights(start_trial, is_confined=True, network=network, agents=agents)
+    given = replace(given, is_confined=True, network=network)
+    if not has_grammars:
+        return given
+    trials = HelperTrials.fork(given.replaced)
+    return replace(given, start_trial=trials.start, checks=(*given.checks, trials.check))
 
 
 def _files(config: EngineConfig) -> tuple[list[Path], list[Path]]:

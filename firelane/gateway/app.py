@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from firelane.api.errors import describe
-from firelane.errors import AccessError, EngineDeadError, RequestError
+from firelane.errors import AccessError, ProcessDeadError, RequestError
 from firelane.gateway.http.exchange import Exchange, HttpError, Request, Route, retry_header
 from firelane.gateway.http.origins import OriginPolicy
 from firelane.gateway.http.routes import RouteTable
@@ -130,7 +130,7 @@ class App:
 
     def fail(self, exchange: Exchange, error: Exception) -> None:
         """Answer an error: as a status, or by cutting off what has begun."""
-        if not isinstance(error, RequestError | EngineDeadError):
+        if not isinstance(error, RequestError | ProcessDeadError):
             log.error("unexpected_error path=%s", exchange.request.path, exc_info=error)
         if exchange.gone:
             return

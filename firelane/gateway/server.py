@@ -7,9 +7,11 @@ import errno
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import firelane
+from firelane.child_process import Replacements
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
 from firelane.gateway.answers.conversation_store import ConversationStore
 from firelane.gateway.answers.response_store import ResponseStore
@@ -82,6 +84,7 @@ class Gateway:
         self._control = control
         self._loop = asyncio.get_running_loop()
         self._registry = Registry()
+        self._replaced = Replacements()
         self._traces = make_traces(config.otlp_endpoint, time.monotonic)
         self.services = self._make_services(engines)
         services = self.services
@@ -143,6 +146,7 @@ class Gateway:
             now_s=now_s,
             created=self._share.created or int(time.time()),
             refresh=self._share.refresh,
+            replaced=self._replaced,
         )
 
     def _admission(self, model: ModelConfig, tenants: Tenants, usage: UsageLog) -> AdmissionController:
@@ -153,7 +157,7 @@ class Gateway:
     def _make_model(
         self, config: ModelConfig, engines: ReplicaSet, metrics: ServerMetrics, admission: AdmissionController
     ) -> ServedModel:
-        text = read_text_side(config)
+        text = read_text_side(config, self._replaced)
         admission.usage.model(config.names[0])
         labelled = self._registry.labelled(model_name=config.names[0])
         own = ModelMetrics(labelled, engines, metrics)
@@ -199,7 +203,7 @@ class Gateway:
 
     def _set_up(self, model: ServedModel, config: ModelConfig) -> None:
         """Anew, for requests that come from now on."""
-        model.text, old = read_text_side(config), model.text
+        model.text, old = read_text_side(config, self._replaced), model.text
         model.aliases = dict(config.aliases)
         model.tenants = None if config.tenants is None else frozenset(config.tenants)
         model.role_control = self._role_control(config, model.engines, model.metrics)
@@ -217,6 +221,19 @@ class Gateway:
         registry.gauge(
             "firelane:batch_requests_running", "Lines with the engine.", lambda: batches.lines_in_flight
         )
+        registry.counts(
+            "firelane:child_replacements",
+            "Processes that were replaced because they died or hung.",
+            "kind",
+            self._replacements,
+        )
+
+    def _replacements(self) -> dict[str, float]:
+        """By kind of process. Children of engines are counted once, by the owner of a server's processes."""
+        total = Counter(self._replaced.counts)
+        for model in self.services.models if self._share.relay is None else ():
+            total.update(model.engines.children.replaced)
+        return dict(total)
 
     async def start(self, sockets: Sockets | None = None) -> None:
         """Listen, on `sockets` where there are any (as `release` gives them). Sets `port`. Raises

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from firelane.child_process import Replacements
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.files.store import FileStore
@@ -20,7 +21,8 @@ from firelane.gateway.tenants.registry import Tenants
 @dataclass(frozen=True, kw_only=True)
 class Services:
     """Owned by the Gateway. now_s: the monotonic clock, which frames are stamped with. created: Unix time of
-    the start. refresh: has the metrics of a server's other processes brought up to date.
+    the start. refresh: has the metrics of a server's other processes brought up to date. replaced: child
+    processes of this one that were lost.
     """
 
     models: Models
@@ -37,3 +39,4 @@ class Services:
     now_s: Callable[[], float]
     created: int
     refresh: Callable[[], Awaitable[None]]
+    replaced: Replacements

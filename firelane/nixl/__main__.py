@@ -8,15 +8,15 @@ import socket
 import sys
 
 from firelane.child_process import end_with_parent, has_parent
-from firelane.nixl.processes import serve
+from firelane.nixl.processes import serve_engine
 
 
 def main(arguments: list[str]) -> int:
-    part, fd, *rights = arguments
+    fd, part, *rights = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the engine's parent, and it decides
     sock = socket.socket(fileno=int(fd))
     if part == "helper":
-        serve(sock, confined=bool(rights))
+        serve_engine(sock, rights)
         return 0
     end_with_parent()
     if not has_parent(sock.fileno()):

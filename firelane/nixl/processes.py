@@ -1,21 +1,23 @@
-"""The start and the end of an agent's process, by a helper that the engine starts before it gives up its
+"""The start and the end of an agent's process, by helpers that the engine starts before it gives up its
 rights: later it may start nothing, nor send a signal to what has more rights than itself."""
 
 from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
-import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 from firelane import env
+from firelane.child_process import Replacements
+from firelane.child_process.nursery import Nursery, NurseryChild, python_path, serve
+from firelane.errors import MachineError
 from firelane.nixl.messages import pair
 
 MODULE = "firelane.nixl"
-START, KILL = b"s", b"k"
-DONE, FAILED = b".", b"!"
+SOCKET_FD = 10
+"""Descriptor of a process's socket, in the process: none that it has open at its start."""
 
 
 class AgentProcesses(Protocol):
@@ -36,68 +38,56 @@ class AgentProcesses(Protocol):
 
 
 class HelperAgents:
-    """See AgentProcesses. Owns the helper. confined: agents have no files, and no way into other
+    """See AgentProcesses. Owns the helpers. confined: agents have no files, and no way into other
     processes."""
 
-    def __init__(self, *, confined: bool = False) -> None:
-        self._sock, theirs = pair()
-        self._asking = threading.Lock()
-        with theirs:
-            self._helper = _child("helper", theirs, confined=confined)
+    def __init__(self, *, confined: bool = False, replaced: Replacements | None = None) -> None:
+        rights = ["confined"] if confined else []
+        self._nursery = Nursery.launch(
+            "transfer_helper", lambda fd: _spawn(["helper", *rights], fd), replaced or Replacements()
+        )
+        self._agent: NurseryChild | None = None
+
+    def check(self) -> None:
+        """Replace helpers that have ended."""
+        self._nursery.check()
 
     def start(self) -> socket.socket:
+        self.kill()
         ours, theirs = pair()
         try:
             with theirs:
-                self._ask(START, theirs.fileno())
+                self._agent = self._nursery.start([], [theirs.fileno()])
+        except MachineError as error:
+            ours.close()
+            raise OSError(str(error)) from error
         except OSError:
             ours.close()
             raise
         return ours
 
     def kill(self) -> None:
-        self._ask(KILL)
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.end()
 
     def close(self) -> None:
-        """The helper ends with its socket, and kills the agent first."""
-        self._sock.close()
-        self._helper.wait()
-
-    def _ask(self, what: bytes, *fds: int) -> None:
-        with self._asking:
-            socket.send_fds(self._sock, [what], fds)
-            if self._sock.recv(1) != DONE:
-                raise OSError("the helper started no agent")
+        self.kill()
+        self._nursery.close()
 
 
-def serve(sock: socket.socket, *, confined: bool) -> None:
+def serve_engine(sock: socket.socket, rights: Sequence[str]) -> None:
     """The helper's part, until the engine ends."""
-    agent: subprocess.Popen[bytes] | None = None
-    while True:
-        what, fds, _, _ = socket.recv_fds(sock, 1, 1)
-        if agent is not None:
-            agent.kill()
-            agent.wait()
-            agent = None
-        if not what:
-            return
-        answer = DONE
-        for fd in fds:
-            with socket.socket(fileno=fd) as theirs:
-                try:
-                    agent = _child("agent", theirs, confined=confined)
-                except OSError:
-                    answer = FAILED
-        sock.send(answer)
+    serve(sock, lambda _, fds: _spawn(["agent", *rights], fds[0]))
 
 
-def _child(part: str, sock: socket.socket, *, confined: bool) -> subprocess.Popen[bytes]:
-    arguments = [part, str(sock.fileno()), *(["confined"] if confined else [])]
-    path = os.pathsep.join(filter(None, sys.path))
-    return subprocess.Popen(
-        [sys.executable, "-m", MODULE, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=2,  # UCX writes its warnings to standard output
-        pass_fds=[sock.fileno()],
-        env=env.for_agent(confined=confined, PYTHONPATH=path),
-    )
+def _spawn(arguments: Sequence[str], fd: int) -> int:
+    """The id of a process whose socket is this descriptor. Raises OSError."""
+    command = [sys.executable, "-m", MODULE, str(SOCKET_FD), *arguments]
+    actions = [
+        (os.POSIX_SPAWN_DUP2, fd, SOCKET_FD),
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, 2, 1),  # UCX writes its warnings to standard output
+    ]
+    environment = env.for_agent(confined="confined" in arguments, PYTHONPATH=python_path())
+    return os.posix_spawn(sys.executable, command, environment, file_actions=actions)

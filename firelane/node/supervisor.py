@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+from firelane.child_process import state
+from firelane.child_process.ending import exited, in_words
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
@@ -53,9 +54,7 @@ class EngineExit:
         return self.return_code if self.return_code > 0 else 1
 
     def __str__(self) -> str:
-        if self.return_code < 0:
-            return f"engine process {self.pid} was killed by {_signal_name(-self.return_code)}"
-        return f"engine process {self.pid} exited with code {self.return_code}"
+        return f"engine process {self.pid} {in_words(self.return_code)}"
 
 
 class EngineSupervisor:
@@ -133,20 +132,12 @@ class EngineSupervisor:
             self._process.kill()
 
     def is_stopped(self) -> bool:
-        """Whether the system does not run the engine: SIGSTOP, or a debugger. Only Linux tells."""
-        try:
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return False
-        return state in "Tt"
+        """As child_process.state, of the engine."""
+        return state.is_stopped(self.pid)
 
     def waited_s(self) -> float:
-        """Time that the engine's threads have waited for a processor so far, together. Only Linux tells."""
-        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        try:
-            return sum(int(thread.read_text().split()[1]) for thread in threads) / 1e9
-        except (OSError, IndexError):  # one has ended meanwhile, or the system does not count
-            return 0.0
+        """As child_process.state, of the engine."""
+        return state.waited_s(self.pid)
 
     async def restart(self, timeout_s: float = 5.0) -> None:
         """Another engine in the place of this one, which gets `timeout_s` to end by itself."""
@@ -258,24 +249,8 @@ class EngineSupervisor:
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> int:
-    """The return code, without a thread where the system has process file descriptors."""
-    if not hasattr(os, "pidfd_open"):
-        return await asyncio.to_thread(process.wait)
-    loop, fd = asyncio.get_running_loop(), os.pidfd_open(process.pid)
-    ended = loop.create_future()
-    loop.add_reader(fd, lambda: ended.done() or ended.set_result(None))
-    try:
-        await ended
-    finally:
-        loop.remove_reader(fd)
-        os.close(fd)
+    """The return code, when all that the process has started has ended, too."""
+    await exited(process)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)  # what it has started; its id is not free yet
     return process.wait()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

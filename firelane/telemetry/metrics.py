@@ -321,6 +321,10 @@ class Registry:
         """One for each value of `label`; every process of a server has the same."""
         return self._add(Gauge(name, text, read, self._labels, label=label, common=True))
 
+    def counts(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]) -> Gauge:
+        """Counters, one for each value of `label`, that are read from their owner."""
+        return self._add(Gauge(name, text, read, self._labels, label=label, monotonic=True))
+
     def levels(
         self,
         name: str,

@@ -10,6 +10,7 @@ from typing import cast
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
 from firelane.api.sampling import SamplingFields
+from firelane.child_process import Replacements
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
 from firelane.text.encoder import TextEncoder, TextRoom, pack_prompts, unpack_ids
@@ -45,8 +46,9 @@ class PromptBuilder:
     tokens that end a sequence. pooling: as in ModelFiles.
     """
 
-    def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
-        """Raises TokenizerError where the files cannot be used."""
+    def __init__(self, tokenizer: Tokenizer, files: ModelFiles, replaced: Replacements | None = None) -> None:
+        """replaced: notes processes of the template that were lost. Raises TokenizerError where the files
+        cannot be used."""
         self.tokenizer = tokenizer
         self.encoder = TextEncoder(tokenizer)
         self.files = files
@@ -55,7 +57,9 @@ class PromptBuilder:
         self.eos_ids = _checked(frozenset(files.eos_ids if own is None else (*files.eos_ids, own)))
         self.template: TemplateRenderer | None = None
         if files.template is not None:
-            self.template = TemplateRenderer(files.template, files.specials, files.template_path)
+            self.template = TemplateRenderer(
+                files.template, files.specials, files.template_path, replaced=replaced
+            )
 
     def end_at(self, names: Sequence[str]) -> None:
         """Special tokens of these names end a sequence, too. Raises TokenizerError where there are too

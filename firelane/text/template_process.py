@@ -16,7 +16,10 @@ from typing import Any
 import msgspec
 
 from firelane import env
-from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
+from firelane.child_process import Replacements
+from firelane.child_process.ending import in_words, is_own_doing
+from firelane.child_process.state import is_stopped
+from firelane.errors import ProcessDeadError, QueueTimeoutError, RequestError, TokenizerError
 from firelane.text.template_limits import TOO_MUCH_WORK
 from firelane.text.template_worker import (
     LENGTH_BYTES,
@@ -35,14 +38,25 @@ WALL_S = 10.0
 """For one answer: processor time is limited in the process itself."""
 START_S = 60.0
 """For the first one: on a busy machine a process starts slowly."""
+END_S = 1.0
+"""For a process that has closed its socket to end by itself."""
 WAIT_S = 5.0
+STOPPED_S = 1.0
+"""Between two looks at whether a process that has not answered is stopped."""
+TRIES = 3
+"""Processes that one conversation gets, where they are killed from outside or do not answer."""
+KIND = "template"
 MAX_ANSWER_BYTES = 80 << 20
 READ_BYTES = 1 << 18
 Frame = bytes | bytearray
 
 
-class _EndedError(Exception):
-    """The process has ended, or was given up."""
+class _OverrunError(Exception):
+    """The template has taken too much, and ended its process."""
+
+
+class _LostError(Exception):
+    """The process has ended through no fault of its template, or does not answer."""
 
 
 class TemplateRenderer:
@@ -50,15 +64,23 @@ class TemplateRenderer:
     itself.
     """
 
-    def __init__(self, source: str, constants: dict[str, str], where: str = "chat template") -> None:
-        """Starts a process. Raises TokenizerError when `source` is not a template."""
+    def __init__(
+        self,
+        source: str,
+        constants: dict[str, str],
+        where: str = "chat template",
+        replaced: Replacements | None = None,
+    ) -> None:
+        """Starts a process. replaced: notes processes that were lost. Raises TokenizerError when `source` is
+        not a template, ProcessDeadError where no process lives long enough to tell."""
         self.source = source
         self._where = where
         first = framed(msgspec.json.encode(TemplateSource(source, constants, where)))
-        self._quick, self._slow = _Process(first), _Process(first)
+        replaced = replaced or Replacements()
+        self._quick, self._slow = _Process(first, replaced), _Process(first, replaced)
         try:
             answer = self._quick.start()
-        except _EndedError:
+        except _OverrunError:
             raise TokenizerError(
                 f"{where} takes too much time or memory to compile: fetch it again"
             ) from None
@@ -69,7 +91,8 @@ class TemplateRenderer:
 
     async def render(self, request: Frame) -> str:
         """The prompt's text of an `encoded` conversation. Raises RequestError when the template refuses the
-        messages or fails on them, QueueTimeoutError when others keep it busy.
+        messages or fails on them, QueueTimeoutError when others keep it busy, ProcessDeadError where process
+        after process is lost.
         """
         process = self._quick if len(request) <= QUICK_BYTES else self._slow
         try:
@@ -79,7 +102,7 @@ class TemplateRenderer:
             raise QueueTimeoutError("the chat template is busy: try again later") from None
         try:
             return _text(await process.ask(request))
-        except _EndedError:
+        except _OverrunError:
             raise self._given_up(request) from None
         finally:
             process.lock.release()
@@ -88,7 +111,7 @@ class TemplateRenderer:
         """As `render`, for a caller without an event loop."""
         try:
             return _text(self._quick.ask_blocking(request))
-        except _EndedError:
+        except _OverrunError:
             raise self._given_up(request) from None
 
     def _given_up(self, request: Frame) -> RequestError:
@@ -102,35 +125,62 @@ class TemplateRenderer:
 
 
 class _Process:
-    """Started when it is needed, and again when it has ended. lock: held by whoever asks."""
+    """Started when it is needed, and again when it has ended. What it was asked when it was lost is asked
+    again. lock: held by whoever asks."""
 
-    def __init__(self, first: bytes) -> None:
+    def __init__(self, first: bytes, replaced: Replacements) -> None:
         self.lock = asyncio.Lock()
-        self._first = first
+        self._first, self._replaced = first, replaced
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
 
     def start(self) -> bytearray:
-        """The answer to the first frame. Raises _EndedError."""
-        self._spawn()
-        return self._swap_blocking(self._first, START_S)
+        """The answer to the first frame. Raises _OverrunError and ProcessDeadError."""
+        for _ in range(TRIES):
+            try:
+                self._spawn()
+                return self._swap_blocking(self._first, START_S)
+            except _LostError as error:
+                self._replaced.note(KIND, str(error))
+        raise _always_lost()
 
     def ask_blocking(self, request: Frame) -> bytearray:
-        """Raises _EndedError."""
-        if not self._is_running:
-            self.start()
-        return self._swap_blocking(request)
+        """Raises _OverrunError and ProcessDeadError."""
+        for _ in range(TRIES):
+            try:
+                if not self._is_running:
+                    self._note_end()
+                    self._spawn()
+                    self._swap_blocking(self._first, START_S)
+                answer = self._swap_blocking(request)
+            except _LostError as error:
+                self._replaced.note(KIND, str(error))
+            else:
+                self._replaced.works(KIND)
+                return answer
+        raise _always_lost()
 
     async def ask(self, request: Frame) -> bytearray:
-        """Raises _EndedError."""
-        if not self._is_running:
-            self._spawn()
-            await self._swap(self._first, START_S)
-        return await self._swap(request)
+        """Raises _OverrunError and ProcessDeadError."""
+        for _ in range(TRIES):
+            try:
+                if not self._is_running:
+                    self._note_end()
+                    self._spawn()
+                    await self._swap(self._first, START_S)
+                answer = await self._swap(request)
+            except _LostError as error:
+                self._replaced.note(KIND, str(error))
+            else:
+                self._replaced.works(KIND)
+                return answer
+        self._replaced.fails(KIND, f"{TRIES} processes in a row were lost")
+        raise _always_lost()
 
     def close(self) -> None:
         process = self._give_up()
         if process is not None:
+            process.kill()
             process.wait()
 
     def __del__(self) -> None:
@@ -141,48 +191,57 @@ class _Process:
     def _is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def _note_end(self) -> None:
+        """A process that ended while nobody asked it."""
+        if self._process is not None:
+            self._replaced.note(KIND, in_words(self._process.returncode))
+
     def _spawn(self) -> None:
+        """Raises _LostError."""
         self.close()
         self._sock, theirs = socket.socketpair()
         self._sock.setblocking(False)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "firelane.text.template_worker"],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=env.for_sandbox(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "firelane.text.template_worker"],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=env.for_sandbox(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+                )
+            except OSError as error:
+                raise _LostError(f"was not started: {error.strerror or error}") from None
 
     def _give_up(self) -> subprocess.Popen[bytes] | None:
-        """Killed, but not yet waited for."""
+        """The process, which is nobody's now."""
         process, self._process = self._process, None
-        if process is not None:
-            process.kill()
         if self._sock is not None:
             self._sock.close()
         return process
 
     async def _swap(self, request: Frame, wall_s: float = WALL_S) -> bytearray:
+        """Raises _OverrunError and _LostError."""
         loop, sock = asyncio.get_running_loop(), self._sock
         assert sock is not None
-        answer = _Answer()
+        answer, watch = _Answer(), _StopWatch(loop, self._process)
         try:
             async with asyncio.timeout(wall_s):
                 await loop.sock_sendall(sock, request)
                 while not answer.is_whole:
                     answer.add(await loop.sock_recv(sock, READ_BYTES))
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, _OverrunError) as error:
             process = self._give_up()
-            if process is not None:
-                await asyncio.to_thread(process.wait)
-            raise _EndedError from None
+            raise await asyncio.to_thread(_reason_of_end, process, error) from None
         except BaseException:
             self.close()  # its answer must not be taken for that to the next request
             raise
+        finally:
+            watch.cancel()
         return answer.body
 
     def _swap_blocking(self, request: Frame, wall_s: float = WALL_S) -> bytearray:
+        """Raises _OverrunError and _LostError."""
         sock = self._sock
         assert sock is not None
         answer = _Answer()
@@ -192,13 +251,49 @@ class _Process:
             while not answer.is_whole:
                 answer.add(sock.recv(READ_BYTES))
             sock.setblocking(False)
-        except OSError:
-            self.close()
-            raise _EndedError from None
+        except (OSError, _OverrunError) as error:
+            raise _reason_of_end(self._give_up(), error) from None
         except BaseException:
             self.close()
             raise
         return answer.body
+
+
+class _StopWatch:
+    """Kills a process that the system does not run, as long as somebody waits for its answer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes] | None) -> None:
+        self._loop, self._process = loop, process
+        self._timer = loop.call_later(STOPPED_S, self._look)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._process is not None and is_stopped(self._process.pid):
+            self._process.kill()
+        self._timer = self._loop.call_later(STOPPED_S, self._look)
+
+
+def _reason_of_end(process: subprocess.Popen[bytes] | None, error: Exception) -> Exception:
+    """What became of a process that did not answer: _OverrunError or _LostError. It is ended. error: met
+    while the answer was awaited."""
+    if process is None:
+        return _LostError("was ended by another request")
+    if not isinstance(error, TimeoutError):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)  # by itself: its code tells why
+    process.kill()
+    code = process.wait()
+    if isinstance(error, _OverrunError) or is_own_doing(code):
+        return _OverrunError()
+    if isinstance(error, TimeoutError):
+        return _LostError("has not answered in time")
+    return _LostError(in_words(code))
+
+
+def _always_lost() -> ProcessDeadError:
+    return ProcessDeadError(f"{TRIES} processes of the chat template were lost: try again later")
 
 
 class _Answer:
@@ -209,14 +304,17 @@ class _Answer:
         self._size = -1
 
     def add(self, data: bytes) -> None:
-        """Raises ConnectionError where no more comes, or too much, or where the process ends with it."""
+        """Raises ConnectionError where no more comes, _OverrunError where the answer is too long, or that it
+        was too much work."""
         self.body += data
         if self._size < 0 and len(self.body) >= LENGTH_BYTES:
             self._size = int.from_bytes(self.body[:LENGTH_BYTES], "little")
             del self.body[:LENGTH_BYTES]
         ends = self._size > 0 and self.body.startswith(TOO_MUCH)
-        if not data or ends or self._size > MAX_ANSWER_BYTES:
+        if not data:
             raise ConnectionError
+        if ends or self._size > MAX_ANSWER_BYTES:
+            raise _OverrunError
 
     @property
     def is_whole(self) -> bool:

@@ -176,11 +176,14 @@ class Loading(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="l
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """The process runs: sent by a thread of its own each second. age_s: since its loop last made progress (a
     turn of the loop, or a report while it loads); 0 while there is nothing to do. step_ms, token_ms: the time
-    of its short steps, and of a token in a long one, as measured lately; 0: not yet."""
+    of its short steps, and of a token in a long one, as measured lately; 0: not yet. replaced: child
+    processes that this engine has replaced so far, by kind; broken: why it can have none of a kind."""
 
     age_s: float
     step_ms: float = 0.0
     token_ms: float = 0.0
+    replaced: dict[str, int] = {}
+    broken: dict[str, str] = {}
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="ready"):
@@ -342,11 +345,14 @@ class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
-    """The engine cannot take this request; the sequence does not exist. elsewhere: another engine can."""
+    """The engine cannot take this request; the sequence does not exist. elsewhere: another engine can.
+    status: of HTTP, for the client: 400, the request is wrong; 429 and 503, it may be sent again later; 500,
+    the engine is at fault."""
 
     id: int
     message: str
     elsewhere: bool = False
+    status: int = 400
 
 
 ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant | TellPages

@@ -14,6 +14,7 @@ from firelane.contract import CAUSAL, Window
 from firelane.engine import pulls, tier_reads
 from firelane.engine.page_waits import PageWaits
 from firelane.engine.prerequisites import NoPrerequisites, Waited
+from firelane.errors import RequestError
 from firelane.kv import SnapshotRule, WantedPage
 from firelane.kv.tiers import HostTier
 from tests.engine.handed_over import connected
@@ -178,7 +179,7 @@ class Slow(NoPrerequisites):
         return False
 
     def end(self, request_id, error=""):
-        self.ended.append(Waited(self.waits.pop(request_id), error))
+        self.ended.append(Waited(self.waits.pop(request_id), RequestError(error) if error else None))
 
     def take(self):
         ended, self.ended = self.ended, []
@@ -252,7 +253,7 @@ def test_a_sequence_waits_for_all_of_it(waits):
     assert waits.take() == []
     assert waits.get(1) == Request(1)
     first.come.add(1)
-    assert waits.take() == [(Request(1), "")]
+    assert waits.take() == [(Request(1), None)]
     assert not waits.is_waiting
     assert waits.get(1) is None
     assert waits.waiting() == []
@@ -265,13 +266,14 @@ def test_what_is_ready_last_ends_the_wait(waits):
     assert waits.take() == []
     assert waits.waiting() == [Request(1)]
     inner.end(1)
-    assert waits.take() == [(Request(1), "")]
+    assert waits.take() == [(Request(1), None)]
 
 
 def test_who_never_begins_is_given_up_everywhere(waits):
     waits, inner, _ = waits
     inner.end(1, "bad grammar")
-    assert waits.take() == [(Request(1), "bad grammar")]
+    (ended,) = waits.take()
+    assert (ended.sequence, str(ended.error)) == (Request(1), "bad grammar")
     assert not waits.is_waiting
     assert not any(source.known for source in waits.sources)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from firelane.child_process import Replacements
 from firelane.engine import rights
 from firelane.engine_config import EngineConfig
 from firelane.errors import CacheError
@@ -25,12 +26,12 @@ from firelane.weights.gguf.index import VERSION, File, Index, write_index
 def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was given up, in place of doing so."""
     found: list[Any] = []
-    helper = type("Helper", (), {"start": None})
+    helper = type("Helper", (), {"start": None, "check": lambda: None})
     monkeypatch.setattr(rights, "this_machine", lambda: "here")
     monkeypatch.setattr(rights, "confine", lambda *_, network: found.append(("files", network)))
     monkeypatch.setattr(rights, "forbid_programs", lambda: found.append("programs"))
     monkeypatch.setattr(rights, "forbid_network", lambda: found.append("network"))
-    monkeypatch.setattr(rights.TrialHelper, "fork", lambda: helper)
+    monkeypatch.setattr(rights.HelperTrials, "fork", lambda _: helper)
     return found
 
 
@@ -74,10 +75,20 @@ def test_engines_that_keep_all(tmp_path, done, changes, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("sandbox", [True, False])
 def test_agents_of_nixl_are_there_before_the_sandbox_is_closed(tmp_path, done, monkeypatch, sandbox) -> None:
-    monkeypatch.setattr(rights, "HelperAgents", lambda *, confined: done.append(confined) or "agents")
+    class Agents:
+        def __init__(self, *, confined: bool, replaced: Replacements) -> None:
+            assert replaced.counts == {}
+            done.append(confined)
+
+        def check(self) -> None:
+            done.append("checked")
+
+    monkeypatch.setattr(rights, "HelperAgents", Agents)
     given = rights.rights_of(config(tmp_path, kv_transport="nixl", sandbox=sandbox))
     assert done == ([True, ("files", False)] if sandbox else [False])
-    assert given.agents == "agents"
+    assert isinstance(given.agents, Agents)
+    given.check_helpers()
+    assert done[-1] == "checked"
     assert rights.rights_of(config(tmp_path)).agents is None
 
 

@@ -55,6 +55,7 @@ class FakeEngine:
     age_s: float = 0.0
     held: bool = False
     reject: str = ""
+    reject_status: int = 400
     elsewhere: bool = False
     submitted: list[NewRequest] = field(default_factory=list)
     expected: list[NewRequest] = field(default_factory=list)
@@ -143,7 +144,7 @@ class FakeEngine:
             if request.prefetch:
                 continue
             if self.reject:
-                self.send(Rejected(request.id, self.reject, self.elsewhere))
+                self.send(Rejected(request.id, self.reject, self.elsewhere, self.reject_status))
                 continue
             if request.id in self.running:
                 self.send(Rejected(request.id, f"request id {request.id} is in use"))

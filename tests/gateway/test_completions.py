@@ -335,6 +335,23 @@ def test_rejected_by_the_engine(service):
     assert "blocks" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "shown"),
+    [
+        (429, "queue_full", True),
+        (503, "queue_timeout", True),
+        (500, "internal_error", False),
+    ],
+)
+def test_what_is_no_fault_of_the_request_is_no_400(service, caplog, status, code, shown):
+    service.engine.reject, service.engine.reject_status = "the processes were lost", status
+    answer = service.http.post("/v1/completions", json={"prompt": "a"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code)
+    assert ("were lost" in error["message"]) == shown
+    assert ("were lost" in caplog.text) != shown
+
+
 def test_salt_follows_key_and_cache_salt(service):
     def salt(key: str | None, **fields) -> bytes:
         headers = {"authorization": f"Bearer {key}"} if key else {}

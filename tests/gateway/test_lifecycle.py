@@ -16,7 +16,7 @@ from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
-from firelane.wire.frames import EngineStats, Failed, Progress, StepFrame
+from firelane.wire.frames import Beat, EngineStats, Failed, Progress, StepFrame
 from tests.text.toy_model import write_model
 
 STREAM = {"prompt": "say", "stream": True, "max_tokens": 400, "ignore_eos": True}
@@ -43,6 +43,28 @@ def test_health_follows_the_engine(service):
     assert answer.status_code == 503
     assert answer.json()["status"] == "down"
     assert len(service.downs) == 1
+
+
+def test_health_tells_helpers_that_cannot_be_had(service):
+    service.run(service.engine.send, Beat(0.0, broken={"grammar_helper": "both were killed"}))
+    service.gateway.services.replaced.fails("template", "no process was started")
+    broken = {"grammar_helper": "both were killed", "template": "no process was started"}
+    service.wait_for(lambda: service.link.children.broken != {})
+    answer = service.http.get("/health")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ready", "broken": broken})
+    service.gateway.services.replaced.works("template")
+    service.run(service.engine.send, Beat(0.0))
+    service.wait_for(lambda: service.link.children.broken == {})
+    assert service.http.get("/health").json() == {"status": "ready"}
+
+
+def test_replaced_processes_are_a_metric_by_kind(service):
+    service.run(service.engine.send, Beat(0.0, replaced={"grammar_trial": 3}))
+    service.gateway.services.replaced.note("template", "was killed by SIGKILL")
+    service.wait_for(lambda: service.link.children.replaced != {})
+    page = service.http.get("/metrics").text
+    for kind, count in (("grammar_trial", 3), ("template", 1)):
+        assert f'firelane:child_replacements_total{{kind="{kind}"}} {count}.0' in page
 
 
 def test_health_while_loading(service):

@@ -4,7 +4,7 @@ from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.telemetry.metrics import Registry
-from firelane.wire.frames import EngineStats, StepFrame
+from firelane.wire.frames import Beat, EngineStats, StepFrame
 
 
 def test_every_token_of_a_frame_with_counts_is_counted():
@@ -25,3 +25,15 @@ def test_engine_counters_outlive_an_engine():
     page = registry.render()
     assert b"firelane:engine_steps_total 8.0" in page
     assert b"vllm:num_preemptions_total 2.0" in page
+
+
+def test_children_that_engines_replaced_are_counted_over_their_ends():
+    link = EngineLink()
+    engines = ReplicaSet([link])
+    link.receive(Beat(0.0, replaced={"grammar_trial": 2}, broken={"grammar_helper": "both were killed"}))
+    assert engines.children.replaced == {"grammar_trial": 2}
+    assert engines.children.broken == {"grammar_helper": "both were killed"}
+    link.lose("killed")
+    assert engines.children.broken == {}
+    link.receive(Beat(0.0, replaced={"grammar_trial": 1, "grammar_helper": 1}))
+    assert engines.children.replaced == {"grammar_trial": 3, "grammar_helper": 1}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
+from firelane.child_process import nursery
 from firelane.nixl import messages
 from firelane.nixl.messages import Done, Failed, Open, Ping, Register, Registered
 from firelane.nixl.processes import HelperAgents
@@ -20,8 +23,30 @@ def agents(request):
 
 
 def children(agents):
-    helper = agents._helper.pid
-    return Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
+    """Agents of all helpers."""
+    found = []
+    for helper in helpers(agents):
+        found += Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
+    return found
+
+
+def helpers(agents):
+    return [pid_of(helper._process_fd) for helper in agents._nursery._helpers]
+
+
+def pid_of(process_fd):
+    lines = Path(f"/proc/self/fdinfo/{process_fd}").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Pid:")))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_helper_that_is_lost_is_replaced_by_the_other_one(agents, number, monkeypatch):
+    monkeypatch.setattr(nursery, "ANSWER_S", 0.5)
+    for _ in range(3):
+        os.kill(helpers(agents)[0], number)
+        with agents.start() as sock:
+            assert answers(sock)
+        assert len(helpers(agents)) == 2
 
 
 def answers(sock):

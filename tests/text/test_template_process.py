@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
+from firelane.child_process import Replacements
+from firelane.errors import ProcessDeadError, QueueTimeoutError, RequestError, TokenizerError
 from firelane.text import template_process
-from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, _Answer, encoded
+from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, _Answer, _OverrunError, encoded
 from firelane.text.template_worker import RENDERED, TOO_MUCH, framed
 
 USER = [{"role": "user", "content": "hi"}]
@@ -58,13 +59,21 @@ def test_answers_come_in_pieces(size):
     assert answer.body == RENDERED + b"some text"
 
 
-@pytest.mark.parametrize("pieces", [[b""], [b"\x05\0", b""], [framed(TOO_MUCH)], [b"\xff" * 4]])
-def test_answers_that_do_not_come(pieces):
+@pytest.mark.parametrize(
+    ("pieces", "error"),
+    [
+        ([b""], ConnectionError),
+        ([b"\x05\0", b""], ConnectionError),
+        ([framed(TOO_MUCH)], _OverrunError),
+        ([b"\xff" * 4], _OverrunError),
+    ],
+)
+def test_answers_that_do_not_come(pieces, error):
     *first, last = pieces
     answer = _Answer()
     for piece in first:
         answer.add(piece)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(error):
         answer.add(last)
 
 
@@ -125,6 +134,51 @@ def test_a_process_that_was_killed_while_it_waited(template):
     template._quick._process.kill()
     template._quick._process.wait()
     assert render(template) == "hi"
+    assert template._quick._replaced.counts == {"template": 1}
+
+
+SLOW = [{"role": "user", "content": "slow"}]
+WORK = "{% for i in range(99999) %}{% endfor %}" * 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_a_process_that_is_lost_while_it_renders_is_no_fault_of_the_messages(number, monkeypatch):
+    monkeypatch.setattr(template_process, "STOPPED_S", 0.01)
+    source = "{% if messages[0].content == 'slow' %}" + WORK + "{% endif %}{{ messages[0].content }}"
+    replaced = Replacements()
+    with contextlib.closing(TemplateRenderer(source, {}, replaced=replaced)) as template:
+
+        async def work():
+            task = asyncio.ensure_future(template.render(encoded(SLOW, [], {})))
+            while not template._quick.lock.locked():
+                await asyncio.sleep(0)
+            template._quick._process.send_signal(number)
+            return await task
+
+        assert asyncio.run(work()) == "slow"
+        assert replaced.counts == {"template": 1}
+        assert render(template) == "hi"
+
+
+def test_processes_that_are_lost_one_after_the_other_are_a_503(monkeypatch):
+    replaced = Replacements()
+    with contextlib.closing(TemplateRenderer("{{ messages[0].content }}", {}, replaced=replaced)) as template:
+        process = template._quick
+        swap = process._swap
+
+        async def killed(*arguments):
+            process._process.kill()
+            process._process.wait()
+            return await swap(*arguments)
+
+        monkeypatch.setattr(process, "_swap", killed)
+        with pytest.raises(ProcessDeadError) as caught:
+            render(template)
+        assert caught.value.status == 503
+        assert "template" in replaced.broken
+        monkeypatch.undo()
+        assert render(template) == "hi"
+        assert replaced.broken == {}
 
 
 def test_refusals_and_failures_name_what_they_are():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.child_process import Replacements
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import NAMES, check, new_matcher
@@ -42,9 +43,14 @@ class GrammarCompiler:
     text is first tried out in a process of its own, which may run out of time or memory, or crash."""
 
     def __init__(
-        self, model_dir: Path, vocab_size: int, limits: GrammarLimits, start: StartTrial = ChildTrial
+        self,
+        model_dir: Path,
+        vocab_size: int,
+        limits: GrammarLimits,
+        start: StartTrial = ChildTrial,
+        replaced: Replacements | None = None,
     ) -> None:
-        self._start = start
+        self._start, self._replaced = start, replaced or Replacements()
         self._model_dir = model_dir
         self._vocab_size = vocab_size
         self._limits = limits
@@ -54,7 +60,7 @@ class GrammarCompiler:
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Raises RequestError where the grammar is wrong or too large, TokenizerError where tokenizer.json
-        is. May be called by several threads."""
+        is, and as Sandbox.try_out. May be called by several threads."""
         self._try_out(grammar)
         vocabulary = self._loaded()
         name, end = NAMES[grammar.kind], vocabulary.end
@@ -76,11 +82,14 @@ class GrammarCompiler:
         try:
             sandbox = self._idle.pop()
         except IndexError:
-            sandbox = Sandbox(self._model_dir, self._vocab_size, self._limits, self._start)
+            sandbox = self._new_sandbox()
         try:
             sandbox.try_out(grammar)
         finally:
             self._idle.append(sandbox)
+
+    def _new_sandbox(self) -> Sandbox:
+        return Sandbox(self._model_dir, self._vocab_size, self._limits, self._start, self._replaced)
 
     def _loaded(self) -> Vocabulary:
         with self._loading:

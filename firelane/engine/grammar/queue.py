@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import threading
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Protocol
 
+from firelane.child_process import Replacements
 from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.masks import constrain
@@ -18,9 +20,19 @@ from firelane.engine.grammar.trial_process import ChildTrial, StartTrial
 from firelane.engine.grammar.turns import Path, Turns
 from firelane.engine.prerequisites import Waited
 from firelane.engine.sequence import Sequence
-from firelane.errors import FirelaneError, MachineError, QueueTimeoutError, RequestError
+from firelane.errors import (
+    FirelaneError,
+    MachineError,
+    ProcessDeadError,
+    QueueFullError,
+    QueueTimeoutError,
+    RequestError,
+)
 from firelane.wire.frames import Grammar, NewRequest
 
+log = logging.getLogger(__name__)
+PASSING = (QueueTimeoutError, ProcessDeadError)
+"""Errors of the machine: the grammar may do better another time."""
 AT_ONCE = 2
 """Grammars that are compiled at the same time, each of another client."""
 CLIENT = 2
@@ -37,11 +49,16 @@ class Compiler(Protocol):
         ...
 
 
-def grammar_queue(model_dir: pathlib.Path, vocab_size: int, start: StartTrial = ChildTrial) -> GrammarQueue:
-    """For this model. Cheap: nothing is loaded before the first grammar. start: of the processes that try
-    grammars out."""
+def grammar_queue(
+    model_dir: pathlib.Path,
+    vocab_size: int,
+    start: StartTrial = ChildTrial,
+    replaced: Replacements | None = None,
+) -> GrammarQueue:
+    """The queue of this model. Cheap: nothing is loaded before the first grammar. start: of the processes
+    that try grammars out; replaced: notes those that were lost."""
     limits = GrammarLimits()
-    return GrammarQueue(GrammarCompiler(model_dir, vocab_size, limits, start), limits)
+    return GrammarQueue(GrammarCompiler(model_dir, vocab_size, limits, start, replaced), limits)
 
 
 @dataclass(eq=False)
@@ -54,7 +71,7 @@ class _Job:
     path: Path
     deadline_s: float
     sequences: list[Sequence] = field(default_factory=list[Sequence])
-    result: CompiledGrammar | str | None = None
+    result: CompiledGrammar | FirelaneError | None = None
     is_lasting: bool = True
     stopwatch: Stopwatch | None = None
 
@@ -122,17 +139,20 @@ class _Workers:
             if not self._left:
                 self._compiler.close()
 
-    def _compile(self, job: _Job) -> CompiledGrammar | str:
+    def _compile(self, job: _Job) -> CompiledGrammar | FirelaneError:
         job.stopwatch = Stopwatch()
         try:
             return self._compiler.compile(job.grammar)
-        except QueueTimeoutError as error:
-            job.is_lasting = False
-            return str(error)
         except FirelaneError as error:
-            return str(error)
+            job.is_lasting = not isinstance(error, PASSING)
+            kind = type(error) if isinstance(error, (*PASSING, MachineError)) else RequestError
+            return kind(str(error))  # without the frames that it came through: it may be kept
         except BaseException as error:  # a panic of the library is one; requests must not wait for ever
-            return f"the grammar cannot be compiled: internal error: {type(error).__name__}: {error}"
+            job.is_lasting = False
+            log.exception("grammar_not_compiled kind=%s bytes=%d", job.grammar.kind, len(job.grammar.text))
+            return FirelaneError(
+                f"the grammar cannot be compiled: internal error: {type(error).__name__}: {error}"
+            )
 
 
 class GrammarQueue:
@@ -149,7 +169,7 @@ class GrammarQueue:
         self._backlog: Turns[_Job] = Turns(CLIENT + 1)
         self._refused: list[_Job] = []
         self._jobs: dict[Grammar, _Job] = {}  # running or in the backlog
-        self._kept: OrderedDict[Grammar, CompiledGrammar | str] = OrderedDict()
+        self._kept: OrderedDict[Grammar, CompiledGrammar | FirelaneError] = OrderedDict()
         self._waiting: dict[int, tuple[Sequence, _Job]] = {}
 
     @property
@@ -171,7 +191,7 @@ class GrammarQueue:
         if found is not None and not _is_spent(found):
             self._kept.move_to_end(grammar)
             if error := self._give(sequence, found):
-                raise RequestError(error)
+                raise error.with_traceback(None)
             return True
         job = self._jobs.get(grammar) or self._new_job(grammar, (sequence.tenant.name, *client))
         job.sequences.append(sequence)
@@ -205,7 +225,8 @@ class GrammarQueue:
                 "the engine has to be started again"
             )
         for late in [job for job in self._jobs.values() if self._is_late(job)]:
-            ready += [Waited(sequence, self._too_late()) for sequence in late.sequences]
+            error = self._too_late(late)
+            ready += [Waited(sequence, error) for sequence in late.sequences]
             late.sequences.clear()
         for sequence, _ in ready:
             del self._waiting[sequence.id]
@@ -223,6 +244,8 @@ class GrammarQueue:
 
     def _done(self, job: _Job) -> list[Waited]:
         assert job.result is not None
+        if isinstance(job.result, MachineError):
+            raise job.result
         del self._jobs[job.grammar]
         if job.is_lasting:
             self._keep(job.grammar, job.result)
@@ -236,7 +259,7 @@ class GrammarQueue:
             dropped = self._backlog.drop()
             del self._jobs[dropped.grammar]
             if dropped is job:
-                raise RequestError(self._too_many())
+                raise self._too_many()
             self._refused.append(dropped)
         return job
 
@@ -252,24 +275,27 @@ class GrammarQueue:
             self._running.append(job)
             self._workers.put(job, len(self._running))
 
-    def _give(self, sequence: Sequence, result: CompiledGrammar | str) -> str:
-        """What is wrong; "" = nothing."""
-        if isinstance(result, str):
+    def _give(self, sequence: Sequence, result: CompiledGrammar | FirelaneError) -> FirelaneError | None:
+        """The error where something is wrong."""
+        if isinstance(result, FirelaneError):
             return result
         constrain(sequence, result, self._limits)
-        return ""
+        return None
 
-    def _keep(self, grammar: Grammar, result: CompiledGrammar | str) -> None:
+    def _keep(self, grammar: Grammar, result: CompiledGrammar | FirelaneError) -> None:
         self._kept[grammar] = result
         if len(self._kept) > self._limits.cached:
             self._kept.popitem(last=False)
 
-    def _too_many(self) -> str:
-        return f"{self._limits.waiting} grammars wait to be compiled: try again later"
+    def _too_many(self) -> QueueFullError:
+        return QueueFullError(f"{self._limits.waiting} grammars wait to be compiled: try again later")
 
-    def _too_late(self) -> str:
-        return f"the grammar was not compiled within {self._limits.compile_s:g} s: simplify it, or try again"
+    def _too_late(self, job: _Job) -> RequestError:
+        message = f"the grammar was not compiled within {self._limits.compile_s:g} s"
+        if job in self._running:
+            return RequestError(f"{message}: simplify it, or try again")
+        return QueueTimeoutError(f"{message}, others were before it: try again")
 
 
-def _is_spent(result: CompiledGrammar | str) -> bool:
-    return not isinstance(result, str) and result.is_spent
+def _is_spent(result: CompiledGrammar | FirelaneError) -> bool:
+    return not isinstance(result, FirelaneError) and result.is_spent

@@ -1,27 +1,21 @@
 """Processes that try out grammars, and who starts them: the engine itself, or, where it may start no
-programs, a helper that it forked before."""
+programs, helpers that it forked before."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Protocol
 
-import msgspec
-
 from firelane import env
-from firelane.child_process import end_with_parent
+from firelane.child_process import Replacements
+from firelane.child_process.nursery import Nursery, NurseryChild, python_path
 
 MODULE = "firelane.engine.grammar.trial"
-MOST_BYTES = 1 << 16
-"""Of the arguments of one process."""
+HELPER = "grammar_helper"
 
 
 class Trial(Protocol):
@@ -33,13 +27,15 @@ class Trial(Protocol):
     def stdout(self) -> IO[bytes]: ...
     @property
     def has_ended(self) -> bool: ...
-    def end(self) -> None:
-        """Kill it, and close the pipes."""
+    def end(self) -> int | None:
+        """Kill it unless it has ended, and close the pipes. Returns its code as in Popen.returncode, None
+        where nobody saw its end. Called once."""
         ...
 
 
 StartTrial = Callable[[Sequence[str]], Trial]
-"""From arguments to a process. Raises OSError. Called by several threads."""
+"""From arguments to a process. Raises OSError where the system makes none, and MachineError where this
+process will never have one again. Called by several threads."""
 
 
 class ChildTrial:
@@ -62,108 +58,75 @@ class ChildTrial:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def end(self) -> None:
+    def end(self) -> int:
         self._process.kill()
-        self._process.wait()
+        code = self._process.wait()
         _close(self.stdin, self.stdout)
+        return code
 
 
 class HelperTrial:
-    """A child of the helper, known by a descriptor: its id may be another process's by now."""
+    """A child of a helper."""
 
-    def __init__(self, process_fd: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
-        self._process_fd = process_fd
+    def __init__(self, process: NurseryChild, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self._process = process
         self.stdin, self.stdout = stdin, stdout
 
     @property
     def has_ended(self) -> bool:
-        poller = select.poll()
-        poller.register(self._process_fd, select.POLLIN)
-        return bool(poller.poll(0))
+        return self._process.has_ended
 
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._process_fd, signal.SIGKILL)
-        os.close(self._process_fd)
+    def end(self) -> int | None:
+        code = self._process.end()
         _close(self.stdin, self.stdout)
+        return code
 
 
-class TrialHelper:
-    """The engine's end of the helper, which starts nothing but trials."""
+class HelperTrials:
+    """Starts trials by helpers, which start nothing else."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._asking = threading.Lock()
+    def __init__(self, nursery: Nursery) -> None:
+        self._nursery = nursery
 
     @classmethod
-    def fork(cls) -> TrialHelper:
-        """Called while the process has one thread, and little in memory. The helper ends with it."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
-            with contextlib.suppress(BaseException):
-                ours.close()
-                _help(theirs)
-            os._exit(0)
-        theirs.close()
-        return cls(ours)
+    def fork(cls, replaced: Replacements) -> HelperTrials:
+        """Called while the process has one thread, and little in memory."""
+        return cls(Nursery.fork(HELPER, _spawn, replaced))
+
+    def check(self) -> None:
+        """Replace helpers that have ended."""
+        self._nursery.check()
 
     def start(self, arguments: Sequence[str]) -> Trial:
         """See StartTrial."""
         their_stdin, stdin = os.pipe()
         stdout, their_stdout = os.pipe()
         try:
-            process_fd = self._ask(arguments, their_stdin, their_stdout)
-        except OSError:
+            process = self._nursery.start(arguments, [their_stdin, their_stdout])
+        except BaseException:
             os.close(stdin)
             os.close(stdout)
             raise
         finally:
             os.close(their_stdin)
             os.close(their_stdout)
-        return HelperTrial(process_fd, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
-
-    def _ask(self, arguments: Sequence[str], *ends: int) -> int:
-        with self._asking:
-            socket.send_fds(self._sock, [msgspec.json.encode(arguments)], ends)
-            _, fds, _, _ = socket.recv_fds(self._sock, 1, 1)
-        if not fds:
-            raise OSError("the helper started no process")
-        return fds[0]
+        return HelperTrial(process, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
 
 
-def _help(sock: socket.socket) -> None:
-    """Until the engine ends. Nothing of what the engine has open stays open here."""
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a trial
-    os.closerange(3, sock.fileno())
-    os.closerange(sock.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-    while True:
-        message, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 2)
-        if not message:
-            return
-        found = _spawn(msgspec.json.decode(message, type=list[str]), *fds)
-        socket.send_fds(sock, [b"."], found)
-        for fd in (*fds, *found):
-            os.close(fd)
-
-
-def _spawn(arguments: Sequence[str], stdin: int, stdout: int) -> list[int]:
-    """The descriptor of the process; none where there is none."""
-    command = [sys.executable, "-m", MODULE, *arguments]
+def _spawn(arguments: Sequence[str], fds: Sequence[int]) -> int:
+    """fds: its standard input and output."""
+    stdin, stdout = fds
     actions = [
         (os.POSIX_SPAWN_DUP2, stdin, 0),
         (os.POSIX_SPAWN_DUP2, stdout, 1),
         (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
     ]
-    try:
-        return [os.pidfd_open(os.posix_spawn(sys.executable, command, _environment(), file_actions=actions))]
-    except OSError:
-        return []
+    command = [sys.executable, "-m", MODULE, *arguments]
+    return os.posix_spawn(sys.executable, command, _environment(), file_actions=actions)
 
 
 def _environment() -> dict[str, str]:
-    return env.for_child(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    return env.for_child(PYTHONPATH=python_path())
 
 
 def _close(*pipes: IO[bytes]) -> None:

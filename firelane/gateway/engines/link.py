@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from firelane.errors import RequestError
+from firelane.gateway.engines.children import NO_BEAT
 from firelane.gateway.engines.connection import Connection
 from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.ejection import Wait
@@ -21,6 +21,7 @@ from firelane.gateway.engines.load import TenantLoad, told_ms
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.outbox import Outbox
 from firelane.gateway.engines.protocol import protocol_problem
+from firelane.gateway.engines.refusal import error_of
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
 from firelane.process_state import ProcessState, UnknownProcess
@@ -94,6 +95,7 @@ class EngineLink:
         self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
         self.queued: TenantLoad | None = None
         self.step_ms = self.token_ms = 0.0
+        self.beat: Beat = NO_BEAT
         self.load_clock = LoadClock()
         self._watch = watch
         self._delivery = Delivery(self.abort)
@@ -248,6 +250,7 @@ class EngineLink:
             self._on_step(frame)
         elif isinstance(frame, Beat):
             self._watch.note(frame)
+            self.beat = frame
             self.step_ms, self.token_ms = map(told_ms, (frame.step_ms, frame.token_ms))
         elif isinstance(frame, Progress):
             self.progress = frame
@@ -337,7 +340,7 @@ class EngineLink:
         if flight is not None and frame.elsewhere:
             self._give_back([flight])
         elif flight is not None:
-            flight.fail(RequestError(frame.message, code="rejected_by_engine"))
+            flight.fail(error_of(frame))
 
     def _on_step(self, frame: StepFrame) -> None:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from firelane.errors import EngineDeadError
+from firelane.gateway.engines.children import EngineChildren
 from firelane.gateway.engines.ejection import Ejection, NoEjection
 from firelane.gateway.engines.in_flight import InFlight, Sink
 from firelane.gateway.engines.link import EngineLink
@@ -77,6 +78,7 @@ class ReplicaSet:
         self._parked = ParkedRequests(self, parked_s)
         self._closed = False
         self._waiters = Waiters()
+        self.children = EngineChildren(lambda: self.links)
         self._hurries = False
         self.expects_first = False
         for link in links:
@@ -102,6 +104,7 @@ class ReplicaSet:
         flights = link.take_back(link.in_flight)
         self.links.remove(link)
         self._before = add_counters(self._before, link.stats)
+        self.children.gone(link)
         link.owner = None
         link.close("the engine is replaced")
         self._resize()
@@ -347,6 +350,7 @@ class ReplicaSet:
         self._ejection.lost(link, time.monotonic())
         self._router.lost(link)
         self._before = add_counters(self._before, link.stats)
+        self.children.gone(link)
         self._resize()
         verdict = self._recovery.judge(lost, self._parked.on_trial, reason, is_seen=is_seen)
         for flight, error in verdict.fail:

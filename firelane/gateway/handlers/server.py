@@ -24,7 +24,7 @@ class Server:
         self._models = services.models
         self._replies = services.replies
         self._metrics, self._refresh = services.metrics, services.refresh
-        self._created = services.created
+        self._created, self._replaced = services.created, services.replaced
         self._version = services.version
 
     def routes(self) -> Iterable[Route]:
@@ -91,7 +91,14 @@ class Server:
                 body = HealthReport(status=model.state.value, reason=reason)
                 self._replies.json(exchange, body, 503, headers=retry_line(model.engines.left_s))
                 return
-        self._replies.send(exchange, b'{"status":"ready"}')
+        broken = self._broken(models)
+        self._replies.json(exchange, HealthReport(status="ready", broken=broken or None))
+
+    def _broken(self, models: list[ServedModel]) -> dict[str, str]:
+        broken = dict(self._replaced.broken)
+        for model in models:
+            broken |= model.engines.children.broken
+        return broken
 
     def version(self, exchange: Exchange) -> None:
         self._replies.json(exchange, VersionReport(version=self._version))

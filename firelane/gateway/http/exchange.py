@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from firelane.api.errors import ErrorEnvelope
-from firelane.errors import EngineDeadError, RequestError
+from firelane.errors import ProcessDeadError, RequestError
 from firelane.gateway.http.peer import NOBODY
 from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
 
@@ -20,7 +20,7 @@ NDJSON = b"application/x-ndjson"
 
 def retry_header(error: Exception) -> bytes:
     """The Retry-After line of an error that passes by itself, b"" of one that does not."""
-    known = isinstance(error, RequestError | EngineDeadError)
+    known = isinstance(error, RequestError | ProcessDeadError)
     wait_s = error.retry_after_s if known else None
     return b"" if wait_s is None else retry_line(wait_s)
 

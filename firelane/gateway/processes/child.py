@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 from dataclasses import dataclass, field
 
@@ -23,18 +22,3 @@ class Child:
     listening: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     told: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-async def exited(process: subprocess.Popen[bytes]) -> int:
-    """The return code, without a thread where the system has process file descriptors."""
-    if not hasattr(os, "pidfd_open"):
-        return await asyncio.to_thread(process.wait)
-    loop, fd = asyncio.get_running_loop(), os.pidfd_open(process.pid)
-    ended = asyncio.Event()
-    loop.add_reader(fd, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(fd)
-        os.close(fd)
-    return process.wait()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 from firelane.api.errors import describe
-from firelane.errors import FirelaneError
+from firelane.errors import FirelaneError, RequestError
 from firelane.gateway.engines.in_flight import Sink
 from firelane.gateway.http.exchange import retry_header
 from firelane.gateway.requests.admission import Reservation
@@ -15,6 +16,8 @@ from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
 from firelane.gateway.requests.usage_log import CLIENT_GONE, Outcome
 from firelane.telemetry.traces import RequestTimes
 from firelane.wire.frames import NewRequest
+
+log = logging.getLogger(__name__)
 
 
 class Sequence(Sink, Protocol):
@@ -161,6 +164,8 @@ class RequestRun(Generic[SequenceT]):
         if self.closed:
             return
         status, body = describe(error)
+        if not isinstance(error, RequestError):
+            log.error("request_failed id=%s status=%d error=%r", self.exchange.id, status, str(error))
         self._close("error", status)
         self.metrics.responded(status)
         if self.exchange.started:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firelane.child_process import Replacements
 from firelane.gateway.config import ModelConfig
 from firelane.text.assistant import Assistant
 from firelane.text.model_files import read_model_files
@@ -17,8 +18,9 @@ class TextSide:
     assistant: Assistant
 
 
-def read_text_side(config: ModelConfig) -> TextSide | None:
-    """None while the model's files are not here. Raises TokenizerError."""
+def read_text_side(config: ModelConfig, replaced: Replacements) -> TextSide | None:
+    """None while the model's files are not here. replaced: notes processes of the template that were lost.
+    Raises TokenizerError."""
     if config.model_dir is None:
         return None
     tokenizer, files = (
@@ -26,6 +28,6 @@ def read_text_side(config: ModelConfig) -> TextSide | None:
         read_model_files(config.model_dir, config.chat_template),
     )
     tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
-    prompts = PromptBuilder(tokenizer, files)
+    prompts = PromptBuilder(tokenizer, files, replaced)
     tools, reasoning = config.tool_parser, config.reasoning_parser
     return TextSide(prompts, Assistant(prompts, tool_parser=tools, reasoning_parser=reasoning))

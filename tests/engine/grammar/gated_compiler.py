@@ -9,7 +9,7 @@ import numpy as np
 
 from firelane.engine.grammar.queue import GrammarQueue
 from firelane.engine.sequence import TenantInfo
-from firelane.errors import QueueTimeoutError, RequestError
+from firelane.errors import MachineError, ProcessDeadError, QueueTimeoutError, RequestError
 from firelane.wire.frames import Grammar
 
 PATIENCE_S = 20
@@ -38,6 +38,10 @@ class GatedCompiler:
             raise RequestError(f"{grammar.text} is wrong")
         if grammar.text.startswith("busy"):
             raise QueueTimeoutError("try again")
+        if grammar.text.startswith("lost"):
+            raise ProcessDeadError("three processes were lost")
+        if grammar.text.startswith("none left"):
+            raise MachineError("none left")
         if grammar.text.startswith("panic"):
             raise SystemExit("a panic")
         return Result(text=grammar.text)
@@ -60,7 +64,7 @@ def taken(queue: GrammarQueue, count: int) -> dict[int, str]:
     until_s = time.monotonic() + PATIENCE_S
     while len(found) < count:
         assert time.monotonic() < until_s
-        found |= {sequence.id: error for sequence, error in queue.take()}
+        found |= {sequence.id: str(error or "") for sequence, error in queue.take()}
     assert len(found) == count
     return found
 

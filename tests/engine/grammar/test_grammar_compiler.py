@@ -13,10 +13,12 @@ import pytest
 from hostile_grammars import HOSTILE
 from tokenizers import Tokenizer
 
+from firelane.child_process import Replacements
 from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import check_size
+from firelane.engine.grammar.trial_process import ChildTrial
 from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
 from firelane.wire.frames import Grammar
 
@@ -139,7 +141,7 @@ def test_a_grammar_that_kills_the_trial_leaves_the_next_one_be(compiler) -> None
 
 def test_a_trial_that_the_machine_does_not_get_to_is_no_fault_of_the_grammar(compiler) -> None:
     assert isinstance(compiled(compiler, "regex", "a"), CompiledGrammar)
-    sandbox = Sandbox(EMBEDDED, VOCAB, GrammarLimits(trial_wall_s=0.0))
+    sandbox = Sandbox(EMBEDDED, VOCAB, GrammarLimits(trial_wall_s=0.0), ChildTrial, Replacements())
     with pytest.raises(QueueTimeoutError, match="machine is busy: try again later"):
         sandbox.try_out(Grammar("regex", "a"))
     assert sandbox._process is None

@@ -11,7 +11,7 @@ from gated_compiler import PATIENCE_S, Sequence, regex, taken
 
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue, Stopwatch
-from firelane.errors import MachineError, RequestError
+from firelane.errors import FirelaneError, MachineError, RequestError
 from firelane.wire.frames import Grammar
 
 
@@ -64,6 +64,38 @@ def test_a_defect_of_the_compiler_rejects_and_the_thread_goes_on(compiler, queue
     found = taken(queue, 2)
     assert "internal error: SystemExit: a panic" in found[1]
     assert found[2] == ""
+
+
+def test_a_defect_is_the_engines_fault_and_in_the_log_and_not_remembered(compiler, queue, caplog) -> None:
+    compiler.gate("panic").set()
+    for i in range(2):
+        assert not queue.compile(Sequence(i), regex("panic"))
+        (error,) = errors_of(queue)
+        assert (type(error), error.status) == (FirelaneError, 500)
+    assert [record.message.split()[0] for record in caplog.records] == ["grammar_not_compiled"] * 2
+
+
+def test_processes_that_are_lost_are_no_fault_of_the_grammar(compiler, queue) -> None:
+    compiler.gate("lost").set()
+    for i in range(2):
+        assert not queue.compile(Sequence(i), regex("lost"))
+        (error,) = errors_of(queue)
+        assert error.status == 503
+
+
+def test_an_engine_that_can_try_out_nothing_any_more_ends(compiler, queue) -> None:
+    compiler.gate("none left").set()
+    queue.compile(Sequence(1), regex("none left"))
+    with pytest.raises(MachineError, match="none left"):
+        errors_of(queue)
+
+
+def errors_of(queue: GrammarQueue) -> list[FirelaneError | None]:
+    """Of the next requests whose wait is over."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not (found := queue.take()):
+        assert time.monotonic() < until_s
+    return [error for _, error in found]
 
 
 def test_the_least_recently_used_is_forgotten(compiler, queue) -> None:

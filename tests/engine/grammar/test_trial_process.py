@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +18,13 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from firelane import env
-from firelane.engine.grammar.trial_process import TrialHelper
+from firelane.child_process import Replacements
+from firelane.engine.grammar.trial_process import HelperTrials
 from firelane.sandbox.confine import confine, forbid_programs
 
 confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [Path(sys.argv[1])])
-helper = TrialHelper.fork()
+replaced = Replacements()
+helper = HelperTrials.fork(replaced)
 forbid_programs()
 
 from firelane.engine.grammar.limits import GrammarLimits
@@ -32,7 +36,7 @@ model, told = Path(sys.argv[1]), []
 
 
 def try_out(limits, text):
-    sandbox = Sandbox(model, 4096, limits, helper.start)
+    sandbox = Sandbox(model, 4096, limits, helper.start, replaced)
     try:
         sandbox.try_out(Grammar("regex", text))
         told.append("")
@@ -63,3 +67,78 @@ def test_trials_of_a_process_that_starts_no_programs(tmp_path: Path) -> None:
     assert (fine, closed, ended) == ("", True, False)
     assert "simplify it" in too_small
     assert "the regular expression" in wrong
+
+
+LOST = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from firelane import env
+from firelane.child_process import Replacements, nursery
+from firelane.engine.grammar.limits import GrammarLimits
+from firelane.engine.grammar.sandbox import Sandbox
+from firelane.engine.grammar.trial_process import HelperTrials
+from firelane.errors import MachineError
+from firelane.sandbox.confine import confine, forbid_programs
+from firelane.wire.frames import Grammar
+
+model, number = Path(sys.argv[1]), int(sys.argv[3])
+nursery.ANSWER_S = 1.0
+replaced = Replacements()
+confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [model])
+helpers = HelperTrials.fork(replaced)
+forbid_programs()
+limits = GrammarLimits(trial_wall_s=2.0 if number == signal.SIGSTOP else 600.0, trial_cpu_s=600.0)
+sandbox = Sandbox(model, 4096, limits, helpers.start, replaced)
+SLOW = Grammar("regex", "(a|b)*a(a|b){11}")
+
+
+def send(process_fd):
+    signal.pidfd_send_signal(process_fd, number)
+
+
+def helper_fd(which):
+    return helpers._nursery._helpers[which]._process_fd
+
+
+sandbox.try_out(Grammar("regex", "[a-z]+"))
+for round in range(4):  # a helper, before the next trial is started
+    send(helper_fd(0))
+    sandbox.close()
+    sandbox.try_out(Grammar("regex", f"[a-z]+{round}"))
+send(sandbox._process._process._process_fd)  # a trial that waits
+sandbox.try_out(Grammar("regex", "[b-z]+"))
+write = sandbox._process.stdin.flush
+sandbox._process.stdin = type("Pipe", (), {
+    "write": sandbox._process.stdin.write,
+    "close": sandbox._process.stdin.close,
+    "flush": lambda _: (write(), send(sandbox._process._process._process_fd)),
+})()
+sandbox.try_out(SLOW)  # a trial that has just got a grammar
+print(dict(replaced.counts))
+if number == signal.SIGKILL:
+    send(helper_fd(1))  # the spare, which is looked after
+    while replaced.counts["grammar_helper"] < 5:
+        helpers.check()
+    send(helper_fd(0)), send(helper_fd(1))
+    sandbox.close()
+    try:
+        sandbox.try_out(Grammar("regex", "[c-z]+"))
+    except MachineError as error:
+        print(error, replaced.broken)
+"""
+
+
+@pytest.mark.skipif(this_machine() is None, reason="there is no sandbox on this system")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_whatever_is_lost_the_grammar_is_tried_out(tmp_path: Path, number: int) -> None:
+    """Helpers and trials are replaced, and what they had is done again; only where both helpers are lost at
+    once the engine has to be."""
+    command = [sys.executable, "-c", LOST, str(EMBEDDED), str(tmp_path), str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    counts, *lost = done.stdout.splitlines()
+    found = ast.literal_eval(counts)
+    assert found["grammar_trial"] == 2
+    assert found["grammar_helper"] == 4
+    assert not lost or "has to be started again" in lost[0]
+    assert bool(lost) == (number == signal.SIGKILL)

@@ -1,0 +1,43 @@
+"""Child processes of engines, as the engines' beats tell of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from firelane.wire.frames import Beat
+
+NO_BEAT = Beat(0.0)
+
+
+class Beating(Protocol):
+    """A connected engine. beat: its last one."""
+
+    beat: Beat
+
+
+class EngineChildren:
+    """Children that engines have replaced, with those of engines that have gone, and kinds that they lack."""
+
+    def __init__(self, links: Callable[[], Iterable[Beating]]) -> None:
+        self._links = links
+        self._gone: Counter[str] = Counter()
+
+    @property
+    def replaced(self) -> Mapping[str, int]:
+        """Replacements since the start, by kind of process."""
+        total = self._gone.copy()
+        for link in self._links():
+            total.update(link.beat.replaced)
+        return total
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The reason why an engine has no child of a kind, by kind."""
+        return {kind: why for link in self._links() for kind, why in link.beat.broken.items()}
+
+    def gone(self, link: Beating) -> None:
+        """The engine of this link has ended."""
+        self._gone.update(link.beat.replaced)
+        link.beat = NO_BEAT
