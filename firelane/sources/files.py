@@ -11,6 +11,8 @@ from firelane.errors import ModelNotFoundError
 
 WEIGHTS = ["model.safetensors", "model-*.safetensors"]
 INDEX = "model.safetensors.index.json"
+TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
+"""The one file that is taken from below a model's directory."""
 SMALL = [
     "config.json",
     "firelane_lossless.json",
@@ -22,6 +24,7 @@ SMALL = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.*",
+    TOOL_TEMPLATE,
 ]
 OF_A_MODEL = [*SMALL, *WEIGHTS]
 TEMPLATES = ["chat_template.jinja", "chat_template.json"]

@@ -139,7 +139,7 @@ def _there(store: ObjectStore) -> tuple[list[StoredObject], bool]:
     if store.address.is_web:
         return _usual(store), False
     try:
-        return store.list(), True
+        return [*store.list(), *_present(store, [files.TOOL_TEMPLATE])], True
     except StoreError as error:
         if error.reason != "denied":
             raise
@@ -158,8 +158,12 @@ def _usual(store: ObjectStore) -> list[StoredObject]:
 
 
 def _heads(store: ObjectStore, names: list[str]) -> list[StoredObject]:
+    """Those that are there; the first one has to be."""
+    return [store.head(names[0]), *_present(store, names[1:])]
+
+
+def _present(store: ObjectStore, names: list[str]) -> list[StoredObject]:
     """Those that are there. Without the right to list, some stores deny what is not there."""
-    first = store.head(names[0])
 
     def head(name: str) -> StoredObject | None:
         try:
@@ -169,7 +173,7 @@ def _heads(store: ObjectStore, names: list[str]) -> list[StoredObject]:
                 raise
             return None
 
-    return [first, *(one for one in in_parallel(head, names[1:]) if one is not None)]
+    return [one for one in in_parallel(head, names) if one is not None]
 
 
 def _shards(store: ObjectStore, index: bytes) -> list[str]:
@@ -205,7 +209,9 @@ def _fetch_small(store: ObjectStore, directory: Path, wanted: StoredObject) -> N
         raise StoreError(
             f"{store.address}/{wanted.name}: was replaced while it was read: start again", reason="changed"
         )
-    write_whole(directory / wanted.name, data)
+    path = directory / wanted.name
+    cache_directory(path.parent)
+    write_whole(path, data)
 
 
 def _fetch_header(store: ObjectStore, directory: Path, wanted: StoredObject) -> RemoteFile:

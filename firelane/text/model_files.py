@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from firelane.errors import TokenizerError
 from firelane.storage import read_regular
+from firelane.text import named_templates
 from firelane.wire.frames import Pooling
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ MOST_NAME = 64
 TEMPLATES = Path(__file__).parent / "templates"
 WITHOUT_TEMPLATE = ("deepseek_v32",)
 """Kinds of models that are published without a chat template, which come with Firelane."""
+SPLITTING_UNKNOWN = "splitting_unknown"
+"""In the tokenizer_config.json of a converted GGUF file that does not say how texts are cut."""
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -65,6 +68,12 @@ def read_model_files(model_dir: Path, chat_template: Path | None = None) -> Mode
         template, where = _find_template(model_dir, tokenizer_config)
         if template is None and model_type in WITHOUT_TEMPLATE:
             template, where = _shipped_template(model_type)
+    if tokenizer_config.get(SPLITTING_UNKNOWN):
+        log.warning(
+            "tokenizer_splitting_unknown model=%s: the file does not say how texts are cut before they "
+            "become tokens (tokenizer.ggml.pre): answers may be worse than they should; convert it again",
+            model_dir.name,
+        )
     path = model_dir / "generation_config.json"
     eos_ids = _eos_ids(path, generation) or _eos_ids(model_dir / "config.json", config)
     return ModelFiles(
@@ -120,22 +129,31 @@ def _eos_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _find_template(model_dir: Path, tokenizer_config: dict[str, Any]) -> tuple[str | None, str]:
-    """In the order of Hugging Face: a file of its own, an older JSON file, the tokenizer's config."""
+    """In the order of Hugging Face: files of their own, an older JSON file, the tokenizer's config."""
     path = model_dir / "chat_template.jinja"
-    text = _read_text(path)
-    if text is not None:
-        return text, str(path)
+    beside = model_dir / named_templates.FOLDER / f"{named_templates.TOOL_USE}.jinja"
+    texts = {named_templates.DEFAULT: _read_text(path), named_templates.TOOL_USE: _read_text(beside)}
+    named = {name: text for name, text in texts.items() if text is not None}
+    if named:
+        return named_templates.joined(named), str(path if named_templates.DEFAULT in named else beside)
     path = model_dir / "chat_template.json"
     value = _read_json(path).get("chat_template")
     if value is None:
         path = model_dir / "tokenizer_config.json"
         value = tokenizer_config.get("chat_template")
-    if isinstance(value, list):  # several named templates
-        entries = [entry for entry in cast(list[Any], value) if isinstance(entry, dict)]
-        value = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
+    if isinstance(value, list):
+        value = named_templates.joined(_by_name(cast(list[Any], value)))
     if value is not None and not isinstance(value, str):
         raise TokenizerError(f"chat_template in {path} is not a text: fetch it again")
     return value, str(path)
+
+
+def _by_name(listed: list[Any]) -> dict[str, str]:
+    """The texts of several named templates."""
+    entries = [cast(dict[str, Any], entry) for entry in listed if isinstance(entry, dict)]
+    return {
+        str(entry.get("name")): text for entry in entries if isinstance(text := entry.get("template"), str)
+    }
 
 
 def _given_template(path: Path) -> str:

@@ -30,7 +30,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Of a tiny model, with a file that is no part of it."""
     directory = make_checkpoint("llama_bias", "float32", tmp_path_factory.mktemp("model"))
     found = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
-    return found | {"pytorch_model.bin": b"pickled"}
+    return found | {"pytorch_model.bin": b"pickled", "additional_chat_templates/tool_use.jinja": b"t"}
 
 
 @pytest.fixture
@@ -53,7 +53,8 @@ def hub(files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def is_here(files: dict[str, bytes], directory: Path | None) -> bool:
     assert directory is not None
-    found = {path.name: path.read_bytes() for path in directory.iterdir()}
+    paths = [path for path in directory.rglob("*") if not path.is_dir()]
+    found = {str(path.relative_to(directory)): path.read_bytes() for path in paths}
     return found == {name: data for name, data in files.items() if name != "pytorch_model.bin"}
 
 

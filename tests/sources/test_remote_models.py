@@ -191,6 +191,23 @@ def test_without_the_right_to_list(model: Path, cache: Path, monkeypatch: pytest
         resolve(URL, cache_dir=cache)
 
 
+@pytest.mark.parametrize("listing", [True, False])
+def test_the_template_for_tools_is_fetched_from_below(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, listing: bool
+) -> None:
+    (model / "additional_chat_templates").mkdir()
+    for name in ("tool_use", "rag"):
+        (model / "additional_chat_templates" / f"{name}.jinja").write_text(name)
+
+    def denied(_: ObjectStore) -> list[StoredObject]:
+        raise StoreError("denied", reason="denied")
+
+    if not listing:
+        monkeypatch.setattr(ObjectStore, "list", denied)
+    fetched = resolve(URL, cache_dir=cache) / "additional_chat_templates"
+    assert {path.name: path.read_text() for path in fetched.iterdir()} == {"tool_use.jinja": "tool_use"}
+
+
 @pytest.mark.parametrize(
     ("reason", "says"),
     [("denied", "listing"), ("other", "listing"), ("missing", "head"), ("unreachable", "head")],

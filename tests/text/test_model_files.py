@@ -41,12 +41,6 @@ def test_a_template_in_place_of_the_models_own(tmp_path):
         read_model_files(tmp_path, tmp_path / "none.jinja")
 
 
-def test_named_templates(tmp_path):
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
-    write(tmp_path, tokenizer_config_json={"chat_template": named})
-    assert read_model_files(tmp_path).template == "d"
-
-
 def test_specials_eos_and_defaults(tmp_path):
     write(
         tmp_path,

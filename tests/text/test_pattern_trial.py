@@ -46,6 +46,19 @@ def test_usual_expressions(regex):
     check_patterns(core(regex, "pre-tokenizer"))
 
 
+def test_a_delay_that_does_not_come_again(monkeypatch):
+    """As by a collection of garbage: each text takes long the first time."""
+    seen, clock = set(), [0.0]
+    monkeypatch.setattr(pattern_trial.time, "thread_time", lambda: clock[0])
+
+    def run(text, again=0.0):
+        clock[0] += again if text in seen else 1.0
+        seen.add(text)
+
+    assert pattern_trial._is_quick(run, ["a"], "!")
+    assert not pattern_trial._is_quick(lambda text: run(text, 1.0), ["a"], "!")
+
+
 @pytest.mark.parametrize("where", ["pre-tokenizer", "normaliser"])
 @pytest.mark.parametrize("regex", HOSTILE.values(), ids=HOSTILE)
 def test_expressions_that_take_too_long(tmp_path, capfd, regex, where):

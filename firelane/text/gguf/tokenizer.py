@@ -8,8 +8,10 @@ from typing import Any
 
 from firelane.errors import TokenizerError
 from firelane.text.gguf.sampling import advised_sampling
-from firelane.text.gguf.splitting import SPLITTINGS
+from firelane.text.gguf.splitting import UNNAMED, splitting
 from firelane.text.gguf.vocabulary import Vocabulary
+from firelane.text.model_files import SPLITTING_UNKNOWN
+from firelane.text.named_templates import DEFAULT
 
 Json = dict[str, Any]
 SPACE = "\u2581"
@@ -39,21 +41,28 @@ def _settings(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Json:
     found: Json = {key: vocabulary.name(role) for key, role in roles.items() if role in vocabulary.ids}
     templates = {key[len(TEMPLATE) + 1 :]: t for key, t in metadata.items() if key.startswith(f"{TEMPLATE}.")}
     default = metadata.get(TEMPLATE)
-    if templates and default:
-        listed = {"default": default, **templates}
+    if templates:
+        listed = {DEFAULT: default, **templates} if default else templates
         found["chat_template"] = [{"name": name, "template": text} for name, text in listed.items()]
     elif default:
         found["chat_template"] = default
+    if vocabulary.kind == "gpt2" and vocabulary.pre in UNNAMED:
+        found[SPLITTING_UNKNOWN] = True
     return found
 
 
 def _byte_level(vocabulary: Vocabulary) -> Json:
     """GPT-2's kind: bytes have printable stand-ins, and the file has the merges."""
-    splitting = SPLITTINGS.get(vocabulary.pre)
-    if splitting is None:
+    cut = splitting(vocabulary.pre)
+    if cut is None:
         raise TokenizerError(
             f"metadata tokenizer.ggml.pre = {vocabulary.pre[:40]!r} is not known: texts would be cut in "
             "another way than the model was trained with; give the original checkpoint"
+        )
+    if not vocabulary.merges:
+        raise TokenizerError(
+            "metadata tokenizer.ggml.merges is missing: texts would be cut into single bytes; convert the "
+            "model again, or give the original checkpoint"
         )
     model: Json = {
         "type": "BPE",
@@ -63,7 +72,7 @@ def _byte_level(vocabulary: Vocabulary) -> Json:
         "end_of_word_suffix": None,
         "fuse_unk": False,
         "byte_fallback": False,
-        "ignore_merges": splitting.whole,
+        "ignore_merges": cut.whole,
         "vocab": vocabulary.entries(),
         "merges": [_pair(merge) for merge in vocabulary.merges],
     }
@@ -71,10 +80,10 @@ def _byte_level(vocabulary: Vocabulary) -> Json:
     return _assembled(
         vocabulary,
         model=model,
-        normalizer=splitting.normalizer(),
-        pre_tokenizer=splitting.pre_tokenizer(),
+        normalizer=cut.normalizer(),
+        pre_tokenizer=cut.pre_tokenizer(),
         decoder=level,
-        begins=splitting.begins,
+        begins=cut.begins,
         normalized=False,
     )
 
@@ -121,7 +130,7 @@ def _of_pieces(vocabulary: Vocabulary, merges: list[list[str]], *, prefix: bool)
             "decoders": [restored, {"type": "ByteFallback"}, {"type": "Fuse"}, *stripped],
         },
         begins=True,
-        normalized=True,
+        normalized=not prefix,  # a prefix would be put before the token, too
     )
 
 

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX as QW
 from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX as QWEN35
 
 from firelane.errors import TokenizerError
-from firelane.text.gguf.splitting import SPLITTINGS
+from firelane.text.gguf.splitting import SPLITTINGS, splitting
 from firelane.text.gguf.tokenizer import model_files
+from firelane.text.model_files import read_model_files
 from firelane.text.tokenizer_source import KIMI_PATTERN
 
 TEXTS = [
@@ -76,6 +78,16 @@ ORIGINALS: dict[str, tuple[list[pre_tokenizers.PreTokenizer], bool, bool, bool]]
     "llama-bpe": ([_split(WORDS)], False, False, True),
     "dbrx": ([_split(WORDS)], False, False, False),
     "gpt-4o": ([_split(O200K)], False, False, False),
+    "glm4": ([_split(WORDS)], False, False, True),
+    "deepseek-coder": (
+        [
+            *(_split(p) for p in ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")),
+            pre_tokenizers.Digits(individual_digits=True),
+        ],
+        False,
+        False,
+        False,
+    ),
     "kimi-k2": ([_split(KIMI_PATTERN)], False, False, False),
 }
 """As the tokenizer.json of a model of that kind has it."""
@@ -129,6 +141,38 @@ def test_byte_level_tokens_are_those_of_the_original(pre: str, text: str) -> Non
     assert found.encode(text).ids == core.encode(text).ids
     ids = core.encode(text).ids
     assert found.decode(ids, skip_special_tokens=False) == core.decode(ids, skip_special_tokens=False)
+
+
+FALCON = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Punctuation("contiguous"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+    ]
+)
+"""Numbers are looked for among the bytes' stand-ins, of which some are numbers: 0xB2 is "²"."""
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "x²³ ¼ é²12345 ٣٤٥"])
+@pytest.mark.parametrize("pre", ["falcon", "default", ""])
+def test_pieces_of_falcon_and_of_files_that_do_not_say(pre: str, text: str) -> None:
+    cut = splitting(pre)
+    assert cut is not None
+    made = tokenizers.Tokenizer(BPE())
+    state = json.loads(made.to_str()) | {"pre_tokenizer": cut.pre_tokenizer()}
+    found = tokenizers.Tokenizer.from_str(json.dumps(state)).pre_tokenizer
+    assert found.pre_tokenize_str(text) == FALCON.pre_tokenize_str(text)
+
+
+def test_a_file_that_does_not_say_how_texts_are_cut_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for pre, warns in (("gpt-2", False), ("", True)):
+        files = model_files(metadata_of(trained("gpt-2"), pre))
+        (tmp_path / "tokenizer_config.json").write_bytes(files["tokenizer_config.json"])
+        read_model_files(tmp_path)
+        assert any("tokenizer_splitting_unknown" in line for line in caplog.messages) is warns
 
 
 @cache
@@ -191,6 +235,21 @@ def test_sentence_piece_tokens_are_those_of_the_original(prefix: bool, text: str
     found = converted_sp(prefix=prefix)
     assert found.encode(text).ids == [model.bos_id(), *model.encode(text)]
     assert found.decode(found.encode(text, add_special_tokens=False).ids) == model.decode(model.encode(text))
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize(
+    "parts", [["a", "<tool>"], ["x", "<tool>", "y"], ["", "<tool>", " 12", "<tool>", ""]]
+)
+def test_tokens_of_the_user_are_found_in_the_raw_text(prefix: bool, parts: list[str]) -> None:
+    """Wherever they stand, and, where texts have a prefix, what follows begins as a text does."""
+    model = sentence_piece(prefix=prefix)
+    found = converted_sp(prefix=prefix).encode("".join(parts), add_special_tokens=False).ids
+    if prefix:
+        tool = model.piece_to_id("<tool>")
+        assert found == [i for part in parts for i in ([tool] if part == "<tool>" else model.encode(part))]
+    else:
+        assert found == model.encode("".join(parts))
 
 
 @cache
@@ -265,6 +324,7 @@ BROKEN: dict[str, tuple[Callable[[Metadata], Metadata], str]] = {
     "another way to cut": (lambda m: m | {"tokenizer.ggml.pre": "new"}, "pre = 'new' is not known"),
     "types too few": (lambda m: m | {"tokenizer.ggml.token_type": [1]}, "not one for each"),
     "tokens of numbers": (lambda m: m | {"tokenizer.ggml.tokens": [1]}, "tokens is no list of str"),
+    "no merges": (_without("tokenizer.ggml.merges"), "merges is missing"),
     "merges of one": (lambda m: m | {"tokenizer.ggml.merges": ["ab"]}, "'ab' is no pair"),
     "an end outside": (lambda m: m | {"tokenizer.ggml.eos_token_id": 10**6}, "there are 604 tokens"),
 }
