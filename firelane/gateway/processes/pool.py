@@ -19,9 +19,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from firelane.child_process.ending import exited
 from firelane.errors import FirelaneError, MachineError
 from firelane.gateway.config import GatewayConfig
-from firelane.gateway.processes.child import Child, exited
+from firelane.gateway.processes.child import Child
 from firelane.gateway.processes.config_text import to_text
 from firelane.gateway.processes.control import (
     Collect,
@@ -132,7 +133,8 @@ class GatewayPool:
         )
 
     async def _watch(self, process: Child) -> None:
-        code = await exited(process.child)
+        await exited(process.child)
+        code = process.child.wait()
         process.control.read_rest()
         process.control.close()
         process.ended.set()
