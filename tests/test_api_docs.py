@@ -78,7 +78,8 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
         (
             "Messages",
             names(MessagesRequest) - EVERYWHERE
-            | {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"},
+            | {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"}
+            | {"document", "search_result", "compaction"},
         ),
         (
             "Ollama",

@@ -17,6 +17,7 @@ from firelane.api.sampling import (
     unsupported,
 )
 from firelane.api.schemas import check_schema
+from firelane.api.unread import in_place_of, refuse_newest
 from firelane.errors import RequestError
 
 CHAT_HINTS = (
@@ -29,17 +30,38 @@ Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """Only parts of type "text" are understood."""
+    """A text, or the words of a refusal. Parts of other types are not read: see unread.py."""
 
-    type: Annotated[str, Meta(extra_json_schema={"enum": ["text"]})]
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["text", "refusal"]})]
     text: str | None = None
+    refusal: str | None = None
+
+    @property
+    def is_text(self) -> bool:
+        return self.type in ("text", "refusal")
+
+    def shown(self, where: str) -> str:
+        """The text, or the words in its place. Raises RequestError where a text is missing."""
+        if not self.is_text:
+            return in_place_of(self.type)
+        text = self.text if self.refusal is None else self.refusal
+        if text is None:
+            raise RequestError(f"`{where}` has a part without `{self.type}`", param=where)
+        return text
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
-    """arguments: JSON text, or what it says."""
+    """arguments: JSON text, or what it says. An answer that a limit has cut leaves text that is no JSON."""
 
     name: str
-    arguments: str | dict[str, Any] = ""
+    arguments: Any = ""
+
+
+class CalledCustomTool(msgspec.Struct, kw_only=True):
+    """input: the text that the tool was given."""
+
+    name: str
+    input: str = ""
 
 
 class CallInMessage(msgspec.Struct, kw_only=True):
@@ -49,12 +71,13 @@ class CallInMessage(msgspec.Struct, kw_only=True):
     type: str = "function"
     index: Any = None
     function: CalledFunction | None = None
+    custom: CalledCustomTool | None = None
 
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of earlier answers that clients send back (`refusal`, `annotations` ...) are allowed when
-    empty; `parsed` is the openai client's own copy of the content. function_call, and the role `function` of
-    its result: what calls were before there were tools.
+    """Fields of earlier answers that clients send back are taken. refusal: a text that stands for the
+    content. annotations: means nothing. audio: left out. parsed: the openai client's own copy of the
+    content. function_call, and the role `function` of its result: what calls were before there were tools.
     """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
@@ -64,23 +87,34 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    refusal: Any = None
+    refusal: str | None = None
     annotations: Any = None
     audio: Any = None
     function_call: CalledFunction | None = None
     parsed: Any = None
 
     def text(self, where: str) -> str:
-        """The content as one text. `where` names the message in errors. Raises RequestError on other
-        content.
+        """The content as one text: parts of an assistant's follow each other, those of others stand on lines
+        of their own. `where` names the message in errors. Raises RequestError where a user's or a system's
+        message has no content.
         """
         if isinstance(self.content, str):
-            return self.content
+            return self.content + (self.refusal or "")
         if self.content is None:
-            if self.tool_calls or self.function_call:
-                return ""
+            return self._without_content(where)
+        texts = [part.shown(f"{where}.content") for part in self.content]
+        return ("" if self.role == "assistant" else "\n").join(texts)
+
+    def _without_content(self, where: str) -> str:
+        if self.role in ("system", "developer", "user"):
             raise RequestError(f"`{where}.content` is missing: give a text", param=where)
-        return "".join(_part_text(part, f"{where}.content") for part in self.content)
+        return self.refusal or (in_place_of("audio") if self.audio else "")
+
+    @property
+    def unread(self) -> list[str]:
+        """Types of the parts that are left out."""
+        parts = self.content if isinstance(self.content, list) else ()
+        return [part.type for part in parts if not part.is_text] + (["audio"] if self.audio else [])
 
     def check(self, where: str) -> None:
         if self.role not in ROLES:
@@ -88,24 +122,12 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise RequestError(
                 f"`{where}.role` is '{self.role[:40]}': supported are {known}", param=f"{where}.role"
             )
-        for name in ("refusal", "audio"):
-            if getattr(self, name):
-                raise unsupported(f"{where}.{name}")
         if self.role == "tool" and not self.tool_call_id:
             name = f"{where}.tool_call_id"
             raise RequestError(f"`{name}` is missing", param=name, code="missing_parameter")
         for name in ("tool_calls", "function_call"):
             if getattr(self, name) and self.role != "assistant":
                 raise RequestError(f"`{where}.{name}`: only assistants call tools", param=f"{where}.{name}")
-
-
-def _part_text(part: ContentPart, where: str) -> str:
-    if part.type != "text" or part.text is None:
-        raise RequestError(
-            f"`{where}` has a part of type '{part.type[:40]}': only parts of type 'text' are supported",
-            param=where,
-        )
-    return part.text
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -194,6 +216,9 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
         for i, message in enumerate(self.messages):
             message.check(f"messages[{i}]")
+        last = self.messages[-1]
+        if last.role == "user" and last.unread:
+            raise refuse_newest(last.unread[0])
         if self.functions:
             self._call_functions_tools(self.functions)
         self._check_final_message()

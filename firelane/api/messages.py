@@ -31,7 +31,9 @@ THREAD_UNSUPPORTED = "thread_unsupported_request"
 class Block(msgspec.Struct, kw_only=True):
     """A piece of content. Which fields count depends on `type`:
 
-    text: text. thinking: thinking. tool_use: id, name, input. tool_result: tool_use_id, content, is_error.
+    text: text. thinking: thinking. tool_use: id, name, input (an object, or text that is none).
+    tool_result: tool_use_id, content, is_error. document: title, source. search_result: title, content.
+    compaction: content. tool_reference: tool_name. Of other types nothing is read.
     `cache_control`, `citations`, `signature` and the like mean nothing here.
     """
 
@@ -40,10 +42,13 @@ class Block(msgspec.Struct, kw_only=True):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: Any = None
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | list[Block] | dict[str, Any] | None = None
     is_error: bool | None = None
+    source: Any = None
+    title: str | None = None
+    tool_name: str | None = None
 
     def needed(self, name: str, where: str) -> Any:
         """The value of a field that a block of this type must have. Raises RequestError."""

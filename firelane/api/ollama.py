@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import MAX_TOOLS, FunctionDefinition
-from firelane.api.field_names import REFUSED, refused
 from firelane.api.formats import ResponseFormat
 from firelane.api.sampling import INT64, AnswerFields, Penalty, StopString
 from firelane.errors import RequestError
@@ -71,10 +70,10 @@ class OllamaOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaFunction(msgspec.Struct, kw_only=True):
-    """arguments: an object, or its JSON text."""
+    """arguments: an object, or its JSON text, which a limit may have cut."""
 
     name: str
-    arguments: dict[str, Any] | str = {}
+    arguments: Any = None
 
 
 class OllamaCall(msgspec.Struct, kw_only=True):
@@ -94,7 +93,7 @@ class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_name: str | None = None
     tool_call_id: str | None = None
 
-    # Refused, unless empty.
+    # Not read: refused in the newest message of a user, else words stand in their place.
     images: Any = None
 
     def check(self, where: str) -> None:
@@ -104,8 +103,6 @@ class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise RequestError(
                 f"`{where}.role` is '{self.role[:40]}': supported are {known}", param=f"{where}.role"
             )
-        if self.images:
-            raise refused(f"{where}.images", REFUSED["images"].advice)
 
 
 class OllamaTool(msgspec.Struct, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -16,7 +16,8 @@ from firelane.wire.frames import Grammar
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """messages: as Hugging Face templates expect them, the arguments of calls as objects. grammar: what the
+    """messages: as Hugging Face templates expect them, the arguments of calls as objects, or, where they are
+    none, as text. grammar: what the
     answer must match. variables: further ones of the template. continue_final: the answer goes on with the
     last message's text. special: the tokenizer adds its own special tokens. hide_reasoning: it is made, but
     not given out. budget: most tokens of reasoning, after the name of the field that says so. hints: further
@@ -44,6 +45,7 @@ class Conversation:
 def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversation:
     """The conversation of a checked request. Raises RequestError."""
     budget = request.reasoning_budget()
+    leaves_out = any(message.unread for message in request.messages)
     has_hint = request.thinking is not None and (budget is None or budget[0] != "thinking")
     return Conversation(
         messages=template_messages(request.messages),
@@ -56,7 +58,7 @@ def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversa
         special=request.add_special_tokens is True,
         hide_reasoning=request.include_reasoning is False,
         budget=budget,
-        hints=("thinking",) if has_hint else (),
+        hints=("thinking",) * has_hint + ("messages[].content",) * leaves_out,
     )
 
 
@@ -69,7 +71,7 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
     for i, (message, entry) in enumerate(zip(messages, made, strict=True)):
         if message.function_call is not None:
             call_id = f"call_{i}"
-            entry["tool_calls"] = [_function(message.function_call, call_id, f"messages[{i}].function_call")]
+            entry["tool_calls"] = [_function(message.function_call, call_id)]
         elif message.role == "function":
             entry |= {"role": "tool", "tool_call_id": call_id}
     return made
@@ -94,26 +96,39 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
 def _template_call(message: Message, index: int, where: str) -> dict[str, Any]:
     assert message.tool_calls is not None
     call = message.tool_calls[index]
-    if call.type != "function" or call.function is None:
+    function = call.function
+    if function is None and call.custom is not None:
+        function = CalledFunction(name=call.custom.name, arguments={"input": call.custom.input})
+    if function is None:
         raise unsupported(f"{where}.type", f"'{call.type[:40]}'")
-    return _function(call.function, call.id, f"{where}.function")
+    return _function(function, call.id)
 
 
-def _function(function: CalledFunction, call_id: str, where: str) -> dict[str, Any]:
-    arguments: Any = function.arguments or {}
-    if isinstance(arguments, str):
-        try:
-            arguments = msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            arguments = None
-    if not isinstance(arguments, dict):
-        name = f"{where}.arguments"
-        raise RequestError(f"`{name}` is not the JSON text of an object", param=name)
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": function.name, "arguments": arguments},
-    }
+def _function(function: CalledFunction, call_id: str) -> dict[str, Any]:
+    called = {"name": function.name, "arguments": _arguments(function.arguments)}
+    return {"id": call_id, "type": "function", "function": called}
+
+
+def _arguments(given: Any) -> dict[str, Any] | str:
+    """The object that they are. Where they are none, the text as it is: a limit has cut it, or another server
+    let the model write it so.
+    """
+    value, text = given, given
+    if isinstance(given, str):
+        value = _decoded(given or "null")
+    elif not isinstance(given, dict):
+        text = msgspec.json.encode(given).decode()
+    if value is None:
+        return {}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else text
+
+
+def _decoded(text: str) -> Any:
+    """The text itself where it is no JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
 
 
 def tool_use(request: ChatRequest) -> ToolUse:

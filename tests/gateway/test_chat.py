@@ -38,7 +38,7 @@ def test_template_gets_roles_and_parts(service):
     assert chat(service, messages).status_code == 200
     assert (
         prompt_text(service)
-        == "<|bos|><|system|>be brief\n<|user|>ab\n<|assistant|>x\n<|user|>y\n<|assistant|>"
+        == "<|bos|><|system|>be brief\n<|user|>a\nb\n<|assistant|>x\n<|user|>y\n<|assistant|>"
     )
     assert chat(service, add_generation_prompt=False).status_code == 200
     assert prompt_text(service) == "<|bos|><|user|>hi\n"
@@ -99,7 +99,7 @@ def test_stop(service):
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0]"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"type": "custom"}]}]},
             "messages[0].tool_calls[0].type",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from firelane.api.conversations import ConversationObject
@@ -16,6 +17,7 @@ MAX_ITEM_BYTES = 8 << 20
 """Of all items of one conversation."""
 ENTRY_BYTES = 4096
 """Bytes that an entry takes besides its items, about; metadata included."""
+_REFERENCE = b'{"type":"item_reference"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class ConversationStore(TenantStore[Conversation]):
         found = self.get(tenant, conversation_id)
         check_room(len(found.items) + count, sum(len(item.json) for item in found.items))
         return found
+
+    def find_items(self, tenant: Tenant, wanted: Collection[str]) -> dict[str, bytes]:
+        """JSON of items by their ids, as far as they are in some conversation."""
+        held = (item for entry in self.entries(tenant) for item in entry.items if item.id in wanted)
+        return {item.id: item.json for item in held if not item.json.startswith(_REFERENCE)}
 
     def add(self, tenant: Tenant, conversation_id: str, items: list[StoredItem]) -> None:
         """At the end of what it holds by now. An id that is there already is not added again. Raises

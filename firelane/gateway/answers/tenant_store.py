@@ -88,6 +88,11 @@ class TenantStore(Generic[EntryT]):
         held.entries.move_to_end(entry_id)
         return entry
 
+    def entries(self, tenant: Tenant) -> list[EntryT]:
+        """All of a tenant's, the most recently used first."""
+        held = self._by_tenant.get(_key(tenant))
+        return [] if held is None else list(reversed(held.entries.values()))
+
     def delete(self, tenant: Tenant, entry_id: str) -> None:
         """Raises NotFoundError."""
         if not self._remove(_key(tenant), entry_id):

@@ -32,6 +32,7 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.response_parts import left_out_of
 from firelane.gateway.requests.response_tools import left_out, names_of
 from firelane.gateway.requests.response_turn import Kept, Turn, begin_turn, initial_answer
 from firelane.gateway.requests.responses_chat import as_chat
@@ -182,7 +183,8 @@ class Responses:
         with model.reserve(exchange, 1, request.options) as reservation:
             room = model.text_room(exchange, "input")
             chat, rendered, prompt = await _fitting(model, request, turn, room)
-            self._bodies.ignored.note(exchange, [*rendered.ignored, *left_out(request.tools or [])])
+            ignored = [*_of_input(rendered.ignored), *left_out(request.tools or []), *left_out_of(turn.own)]
+            self._bodies.ignored.note(exchange, ignored)
             generation = GenerationRequest(
                 fields=chat,
                 format=format,
@@ -313,6 +315,11 @@ async def _encoded(
     chat = as_chat(request, turn.earlier, turn.own)
     rendered = await model.assistant.chat(chat, room)
     return chat, rendered, await model.assistant.encode(rendered, room)
+
+
+def _of_input(ignored: Iterable[str]) -> list[str]:
+    """Names of fields of a chat as this API has them."""
+    return [name.replace("messages[]", "input[]") for name in ignored]
 
 
 def _read_query(query: bytes) -> ResponseQuery:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from firelane.api.chat import (
     CalledFunction,
     CallInMessage,
     ChatRequest,
+    ContentPart,
     FunctionDefinition,
     Message,
     NamedFunction,
@@ -32,6 +33,8 @@ SAME_NAMES = (
     *("presence_penalty", "frequency_penalty"),
 )
 """Fields that chat has under the same name."""
+TOOL_CHANGES = ("tool_addition", "tool_removal")
+"""Blocks that change which tools there are: without them the answer would be wrong."""
 _MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -50,7 +53,8 @@ def as_chat(request: CountTokensRequest) -> ChatRequest:
         _check_end(chat.messages[-1])
         _set_drawing(chat, request)
     last = chat.messages[-1]
-    chat.continue_final_message = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    continued = last.role == "assistant" and not last.tool_calls
+    chat.continue_final_message = continued and bool(last.text("messages"))
     chat.check()
     return chat
 
@@ -73,7 +77,7 @@ def _set_drawing(chat: ChatRequest, request: MessagesRequest) -> None:
 
 def _check_end(last: Message) -> None:
     """Raises RequestError."""
-    if last.role == "assistant" and (last.tool_calls or not last.content):
+    if last.role == "assistant" and (last.tool_calls or not last.text("messages")):
         raise RequestError(
             "the last of `messages` is the assistant's and ends with no text: go on with one of the user",
             param="messages",
@@ -85,6 +89,7 @@ def ignored(request: CountTokensRequest, of_chat: Sequence[str]) -> list[str]:
     that the request has become.
     """
     names = [f"tools[{i}]" for i, tool in enumerate(request.tools or ()) if tool.hosted]
+    names += [name for name in of_chat if name == "messages[].content"]
     if "thinking_token_budget" in of_chat:
         names.append("thinking.budget_tokens")
     effort = request.output_config is not None and request.output_config.effort is not None
@@ -138,7 +143,7 @@ class _Turn:
     """One message that is being gathered; a result's `call_id` is of the call that it answers."""
 
     role: str
-    texts: list[str] = field(default_factory=list[str])
+    parts: list[ContentPart] = field(default_factory=list[ContentPart])
     thoughts: list[str] = field(default_factory=list[str])
     calls: list[CallInMessage] = field(default_factory=list[CallInMessage])
     call_id: str | None = None
@@ -146,7 +151,7 @@ class _Turn:
     def message(self) -> Message:
         return Message(
             role=self.role,
-            content=("" if self.role == "assistant" else "\n").join(self.texts),
+            content=self.parts,
             reasoning_content="".join(self.thoughts) or None,
             tool_calls=self.calls or None,
             tool_call_id=self.call_id,
@@ -161,7 +166,7 @@ class _Turns:
         self._called: set[str] = set()
         system = _system(request.system or "")
         if system:
-            self._turns.append(_Turn("system", [system]))
+            self._turns.append(_Turn("system", [_text_part(system)]))
         for i, message in enumerate(request.messages):
             self._add(message.role, message.content, f"messages[{i}].content")
         self.messages = [turn.message() for turn in self._turns]
@@ -176,7 +181,7 @@ class _Turns:
                 self._add_result(block, f"{where}[{i}]")
         said = [(i, block) for i, block in enumerate(blocks) if block.type != "tool_result"]
         if said or not blocks:
-            self._turn(role).texts += [_text(block, f"{where}[{i}]") for i, block in said]
+            self._turn(role).parts += [_part(block, f"{where}[{i}]") for i, block in said]
 
     def _turn(self, role: str) -> _Turn:
         """The last one where it is this role's, else a new one."""
@@ -191,12 +196,14 @@ class _Turns:
                 f"`{where}.tool_use_id`: no tool_use of id '{call_id[:80]}' comes before it",
                 param=f"{where}.tool_use_id",
             )
-        content = block.content or ""
-        if not isinstance(content, str):
-            parts = [_text(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
-            content = "\n".join(parts)
-        text = f"Error: {content}" if block.is_error else content
-        self._turns.append(_Turn("tool", [text], call_id=call_id))
+        content = (
+            [Block(type="text", text=block.content)] if isinstance(block.content, str) else block.content
+        )
+        blocks = content if isinstance(content, list) else []
+        parts = [_part(part, f"{where}.content[{i}]") for i, part in enumerate(blocks)]
+        if block.is_error:
+            parts = [_text_part("Error: " + Message(role="tool", content=parts).text(where))]
+        self._turns.append(_Turn("tool", parts, call_id=call_id))
 
     def _add_answer(self, turn: _Turn, blocks: Sequence[Block], where: str) -> None:
         for i, block in enumerate(blocks):
@@ -206,7 +213,7 @@ class _Turns:
             elif block.type == "thinking":
                 turn.thoughts.append(block.needed("thinking", spot))
             elif block.type != "redacted_thinking":
-                turn.texts.append(_text(block, spot))
+                turn.parts.append(_part(block, spot))
 
     def _call(self, block: Block, where: str) -> CallInMessage:
         call_id: str = block.needed("id", where)
@@ -218,15 +225,56 @@ class _Turns:
 def _system(content: Content) -> str:
     if isinstance(content, str):
         return content
-    texts = [_text(block, f"system[{i}]") for i, block in enumerate(content)]
+    texts = [_system_text(block, f"system[{i}]") for i, block in enumerate(content)]
     return "\n\n".join(text for text in texts if not text.startswith(BILLING))
 
 
-def _text(block: Block, where: str) -> str:
+def _system_text(block: Block, where: str) -> str:
     if block.type != "text":
-        raise RequestError(
-            f"`{where}` has the type '{block.type[:40]}': models here read texts alone, so leave it out",
-            param=where,
-            code="unsupported_parameter",
-        )
+        raise _unsupported(block, where)
     return block.needed("text", where)
+
+
+def _part(block: Block, where: str) -> ContentPart:
+    """Text of whatever holds some; what does not keeps its type."""
+    if block.type in TOOL_CHANGES:
+        raise _unsupported(block, where)
+    if block.type == "text":
+        return _text_part(block.needed("text", where))
+    if block.type == "tool_reference" and block.tool_name:
+        return _text_part(block.tool_name)
+    text = _text_inside(block)
+    return ContentPart(type=block.type) if text is None else _text_part(text)
+
+
+def _text_inside(block: Block) -> str | None:
+    """Texts of a document, of what a search found, or of a summary; None where there is none."""
+    held: Any = block.content
+    if block.type == "document" and isinstance(block.source, dict):
+        source: dict[str, Any] = block.source
+        held = source.get("data") if source.get("type") == "text" else source.get("content")
+    elif block.type not in ("search_result", "compaction"):
+        return None
+    if isinstance(held, list):
+        parts: list[Any] = held
+        texts = [_text_of(part) for part in parts]
+        held = "\n".join(text for text in texts if text)
+    return "\n".join(filter(None, (block.title, held))) if held and isinstance(held, str) else None
+
+
+def _text_of(part: Any) -> str | None:
+    """Text of a block, decoded or not."""
+    found: Any = part.get("text") if isinstance(part, dict) else getattr(part, "text", None)
+    return found if isinstance(found, str) else None
+
+
+def _text_part(text: str) -> ContentPart:
+    return ContentPart(type="text", text=text)
+
+
+def _unsupported(block: Block, where: str) -> RequestError:
+    return RequestError(
+        f"`{where}` has the type '{block.type[:40]}', which this server cannot honour: leave it out",
+        param=where,
+        code="unsupported_parameter",
+    )

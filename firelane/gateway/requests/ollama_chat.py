@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firelane.api.chat import CalledFunction, CallInMessage, ChatRequest, Message, ToolDefinition
+from firelane.api.chat import CalledFunction, CallInMessage, ChatRequest, ContentPart, Message, ToolDefinition
 from firelane.api.completions import CompletionRequest
 from firelane.api.formats import JsonSchemaFormat, ResponseFormat
 from firelane.api.ollama import (
@@ -33,7 +33,8 @@ def as_chat(request: OllamaChatRequest | OllamaGenerateRequest) -> ChatRequest:
     _set_thinking(chat, request)
     chat.logprobs, chat.top_logprobs = request.logprobs, request.top_logprobs
     last = messages[-1]
-    chat.continue_final_message = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    continued = last.role == "assistant" and not last.tool_calls
+    chat.continue_final_message = continued and bool(last.text("messages"))
     chat.check()
     return chat
 
@@ -109,7 +110,7 @@ def _messages(messages: list[OllamaMessage]) -> list[Message]:
         waiting += [(call.function.name, call.id) for call in calls if call.function is not None]
         entry = Message(
             role=message.role,
-            content=message.content or "",
+            content=_content(message),
             reasoning_content=message.thinking or None,
             tool_calls=calls or None,
         )
@@ -117,6 +118,15 @@ def _messages(messages: list[OllamaMessage]) -> list[Message]:
             entry.tool_call_id = message.tool_call_id or _answered(message.tool_name, waiting)
         made.append(entry)
     return made
+
+
+def _content(message: OllamaMessage) -> str | list[ContentPart]:
+    text, images = message.content or "", message.images
+    if not images:
+        return text
+    count = len(images) if isinstance(images, list) else 1
+    said = [ContentPart(type="text", text=text)] if text else []
+    return said + [ContentPart(type="image") for _ in range(count)]
 
 
 def _answered(name: str | None, waiting: list[tuple[str, str]]) -> str:

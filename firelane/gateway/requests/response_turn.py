@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from firelane.api.responses import ResponseObject, ResponsesRequest, conversation_id
-from firelane.api.responses_items import InputItem, InputPart
+from firelane.api.responses_items import CALL_TYPES, OUTPUT_TYPES, InputItem, InputPart
 from firelane.errors import NotFoundError, RequestError
 from firelane.gateway.answers.conversation_store import ConversationStore, StoredItem
 from firelane.gateway.answers.formats import encode_json
@@ -18,6 +18,7 @@ from firelane.gateway.answers.response_store import ResponseStore, StoredRespons
 from firelane.gateway.tenants.tenant import Tenant
 
 _ITEMS: msgspec.json.Decoder[list[InputItem]] = msgspec.json.Decoder(list[InputItem])
+_ITEM: msgspec.json.Decoder[InputItem] = msgspec.json.Decoder(InputItem)
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
@@ -42,13 +43,12 @@ class Turn:
     def without(self, dropped: int) -> Turn:
         """The same without the first `dropped` items, and without outputs whose call is among them. What is
         stored stays whole."""
-        calls = {
-            item.call_id for item in (*self.earlier, *self.own)[:dropped] if item.type == "function_call"
-        }
+        gone = (*self.earlier, *self.own)[:dropped]
+        calls = {item.call_key for item in gone if item.type in CALL_TYPES}
 
         def rest(items: list[InputItem], first: int) -> list[InputItem]:
             kept = items[first:]
-            return [i for i in kept if i.type != "function_call_output" or i.call_id not in calls]
+            return [i for i in kept if i.type not in OUTPUT_TYPES or i.call_key not in calls]
 
         own_first = max(0, dropped - len(self.earlier))
         return replace(self, earlier=rest(self.earlier, dropped), own=rest(self.own, own_first))
@@ -71,8 +71,10 @@ class Turn:
 
 
 def begin_turn(request: ResponsesRequest, kept: Kept, tenant: Tenant) -> Turn:
-    """Raises NotFoundError where the answer or the conversation that the request continues is not stored,
-    RequestError where it asks to be stored and nothing is, or where the conversation is full."""
+    """Raises NotFoundError where the answer or the conversation that the request continues, or an item that
+    it refers to, is not stored, RequestError where it asks to be stored and nothing is, or where the
+    conversation is full.
+    """
     if (request.store or request.background) and not kept.responses.enabled:
         raise RequestError(
             "`store` or `background` is true, but this server keeps no answers (--max-stored-responses 0): "
@@ -91,17 +93,37 @@ def begin_turn(request: ResponsesRequest, kept: Kept, tenant: Tenant) -> Turn:
     elif conversation is not None:
         held = kept.conversations.with_room(tenant, conversation, len(own) + 1)
         stored = tuple(item.json for item in held.items)
-    earlier = _ITEMS.decode(b"[%b]" % b",".join(stored)) if stored else []
+    earlier = _with_references(_ITEMS.decode(b"[%b]" % b",".join(stored)), kept, tenant) if stored else []
+    there = {item.id for item in earlier}
+    own = [item for item in own if item.type != "item_reference" or item.id not in there]
+    own = _with_references(own, kept, tenant)
     if not earlier and not own:
         raise RequestError("`input` is missing, and the conversation is empty", param="input")
     return Turn(stored, earlier, own, conversation)
+
+
+def _with_references(items: list[InputItem], kept: Kept, tenant: Tenant) -> list[InputItem]:
+    """With items in place of references to them. Raises NotFoundError."""
+    wanted = {item.id or "" for item in items if item.type == "item_reference"}
+    if not wanted:
+        return items
+    found = kept.conversations.find_items(tenant, wanted) | kept.responses.find_items(tenant, wanted)
+    for item_id in wanted:
+        if item_id not in found:
+            raise NotFoundError(
+                f"no item '{item_id[:80]}' is stored here: send the item itself in place of the reference",
+                param="input",
+                code="item_not_found",
+            )
+    known = {item_id: _ITEM.decode(json) for item_id, json in found.items()}
+    return [known[item.id or ""] if item.type == "item_reference" else item for item in items]
 
 
 def stored_items(items: list[InputItem]) -> list[StoredItem]:
     """With the ids that they have, or get."""
     made: list[StoredItem] = []
     for item in items:
-        item_id = item.id or f"{_PREFIXES[item.type]}_{secrets.token_hex(16)}"
+        item_id = item.id or f"{_PREFIXES.get(item.type, 'item')}_{secrets.token_hex(16)}"
         made.append(StoredItem(item_id, _encode(item, item_id)))
     return made
 

@@ -8,8 +8,9 @@ import msgspec
 
 from firelane.api.chat import ChatRequest
 from firelane.api.responses import FunctionTool, ResponsesRequest, TextFormat
-from firelane.api.responses_items import InputItem
+from firelane.api.responses_items import CALL_TYPES, OUTPUT_TYPES, InputItem
 from firelane.errors import RequestError
+from firelane.gateway.requests.response_parts import called_function, output_parts, parts_of
 from firelane.gateway.requests.response_tools import ToolNames, functions, names_of
 
 SAME_NAMES = (
@@ -18,6 +19,8 @@ SAME_NAMES = (
     *("chat_template_kwargs", "thinking_token_budget"),
 )
 """Fields that chat has under the same name."""
+
+COMPACTED = "[earlier messages left out: another server has put them into a form that only it can read]"
 
 Body = dict[str, Any]
 
@@ -48,8 +51,15 @@ def as_chat(request: ResponsesRequest, earlier: list[InputItem], own: list[Input
                 param="response_format",
             )
         chat.response_format = request.response_format
-    chat.check()
+    try:
+        chat.check()
+    except RequestError as error:
+        raise RequestError(str(error), param=_own_name(error.param), code=error.code) from None
     return chat
+
+
+def _own_name(field: str | None) -> str | None:
+    return "input" if field == "messages" else field
 
 
 def messages(
@@ -63,38 +73,48 @@ def messages(
     calls: set[str] = set()
     for i, item in enumerate((*earlier, *own), -len(earlier)):
         where = f"input[{i}]"
-        if item.type == "function_call_output":
-            if item.call_id not in calls:
+        if item.type in OUTPUT_TYPES:
+            if item.call_key not in calls:
                 raise RequestError(
-                    f"`{where}.call_id`: no function_call of id '{str(item.call_id)[:80]}' comes before it",
+                    f"`{where}.call_id`: no call of id '{item.call_key[:80]}' comes before it",
                     param=f"{where}.call_id",
                 )
-            made.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text(where)})
+            made.append(_result(item, item.output))
         elif item.type == "message" and item.role != "assistant":
-            made.append({"role": item.role, "content": item.text(where)})
+            made.append({"role": item.role, "content": parts_of(item.content, where)})
+        elif item.type == "compaction":
+            made.append({"role": "user", "content": COMPACTED})
         else:
-            if item.type == "function_call":
-                calls.add(item.call_id or "")
             _add_to_turn(_assistant_turn(made), item, where, names)
+            if item.type in CALL_TYPES:
+                calls.add(item.call_key)
+            if item.type == "mcp_call":
+                made.append(_result(item, item.error if item.output is None else item.output))
     return made
 
 
 def _assistant_turn(made: list[Body]) -> Body:
     """The assistant's message at the end, a new one where another speaks last."""
     if not made or made[-1]["role"] != "assistant":
-        made.append({"role": "assistant", "content": ""})
+        made.append({"role": "assistant", "content": []})
     return made[-1]
 
 
 def _add_to_turn(turn: Body, item: InputItem, where: str, names: ToolNames) -> None:
-    if item.type == "function_call":
-        told = names.name_for_model(item.namespace, item.name or "")
-        function = {"name": told, "arguments": item.arguments}
-        call: Body = {"id": item.call_id, "type": "function", "function": function}
+    if item.type in CALL_TYPES:
+        function = called_function(item, names)
+        call: Body = {"id": item.call_key, "type": "function", "function": function}
         turn.setdefault("tool_calls", []).append(call)
-        return
-    name = "reasoning_content" if item.type == "reasoning" else "content"
-    turn[name] = turn.get(name, "") + item.text(where)
+    elif item.type == "reasoning":
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + item.thought(where)
+    elif item.type == "message":
+        turn["content"] += parts_of(item.content, where)
+    else:
+        turn["content"].append({"type": item.type})
+
+
+def _result(item: InputItem, output: Any) -> Body:
+    return {"role": "tool", "tool_call_id": item.call_key, "content": output_parts(output)}
 
 
 def _tools(request: ResponsesRequest, names: ToolNames) -> Body:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from firelane.errors import RequestError
 from firelane.text.template import ChatTemplate
+from firelane.text.tools.cut_arguments import as_object
 from firelane.text.tools.hermes import CLOSE, OPEN
 from firelane.text.tools.json_list import PHI4_MINI
 
 Messages = list[dict[str, Any]]
 _PROBE: dict[str, Any] = {"name": "firelane_probe", "description": "", "parameters": {"type": "object"}}
+_CUT = '{"firelane_key": "cut'
 _INSTRUCTIONS = """You may call these functions, each given by a JSON schema:
 {tools}
 To call one, answer with its name and its arguments, and nothing else:
@@ -30,6 +33,8 @@ class ToolRendering:
     def render(self, messages: Messages, tools: list[dict[str, Any]], variables: dict[str, Any]) -> str:
         """Raises RequestError where the template refuses the messages or fails on them."""
         called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+        if called and _has_text_arguments(messages) and not (self._knows_tools and self._takes_texts):
+            messages = [_with_arguments(message, as_object) for message in messages]
         if tools or called:
             if self._reads_system_tools:
                 messages = _with_system_tools([_with_listed_calls(message) for message in messages], tools)
@@ -37,7 +42,7 @@ class ToolRendering:
                 messages = [_in_plain_words(message) for message in messages]
                 messages = _instructed(messages, tools) if tools else messages
             elif not self._takes_objects:
-                messages = [_with_text_arguments(message) for message in messages]
+                messages = [_with_arguments(message, _as_text) for message in messages]
             if self._knows_tools and tools:
                 variables = {**variables, "tools": tools}
         return self._template.render(messages, variables)
@@ -61,15 +66,23 @@ class ToolRendering:
     @cached_property
     def _takes_objects(self) -> bool:
         """Whether the arguments of earlier calls may be objects; else they are JSON text."""
+        text = self._try_call({"firelane_key": 1})
+        return bool(text) and "'firelane_key'" not in text  # as Python writes an object, not JSON
+
+    @cached_property
+    def _takes_texts(self) -> bool:
+        """Whether arguments that are a text are shown as they are, not as a JSON text of a text."""
+        return _CUT in self._try_call(_CUT)
+
+    def _try_call(self, arguments: Any) -> str:
         call = {"id": "abcdefghi", "type": "function"}
-        function = {"name": _PROBE["name"], "arguments": {"firelane_key": 1}}
+        function = {"name": _PROBE["name"], "arguments": arguments}
         messages = [
             {"role": "user", "content": "?"},
             {"role": "assistant", "content": "", "tool_calls": [call | {"function": function}]},
             {"role": "tool", "content": "1", "tool_call_id": call["id"], "name": _PROBE["name"]},
         ]
-        text = self._try(messages, [])
-        return bool(text) and "'firelane_key'" not in text  # as Python writes an object, not JSON
+        return self._try(messages, [])
 
     def _try(self, messages: Messages, tools: list[dict[str, Any]]) -> str:
         variables = {"tools": tools} if tools else {}
@@ -79,14 +92,25 @@ class ToolRendering:
             return ""
 
 
-def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+def _has_text_arguments(messages: Messages) -> bool:
+    """Whether the arguments of some call are no object."""
+    calls = (call for message in messages for call in message.get("tool_calls") or ())
+    return any(isinstance(call["function"]["arguments"], str) for call in calls)
+
+
+def _with_arguments(message: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
+    """With the arguments of its calls put into another form."""
     if not message.get("tool_calls"):
         return message
     calls: list[dict[str, Any]] = []
     for call in message["tool_calls"]:
-        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        arguments = form(call["function"]["arguments"])
         calls.append(call | {"function": call["function"] | {"arguments": arguments}})
     return message | {"tool_calls": calls}
+
+
+def _as_text(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _in_plain_words(message: dict[str, Any]) -> dict[str, Any]:

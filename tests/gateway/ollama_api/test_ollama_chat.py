@@ -109,14 +109,12 @@ def test_samplers_that_are_not_there_are_refused_by_name(service, option, value)
     assert chat(service, options=neutral)["done"]
 
 
-def test_images_of_a_message_are_refused(service):
+def test_images_are_refused_in_the_newest_message_alone(service):
     message = {"role": "user", "content": "x", "images": ["aGk="]}
-    said = refused(post(service, "/api/chat", messages=[*user(), message]))
-    assert (
-        said
-        == "`messages[1].images` is not supported by this server: models here read texts alone, so "
-        + ("leave it out")
-    )
+    assert "this model reads text only" in refused(post(service, "/api/chat", messages=[*user(), message]))
+    answered = [message, {"role": "assistant", "content": "a"}, *user()]
+    assert post(service, "/api/chat", messages=answered).status_code == 200
+    assert "<|user|>x\n[image left out: this model reads text only]\n" in prompt(service)
 
 
 def test_format_becomes_a_grammar(service):

@@ -97,7 +97,7 @@ def test_limits_have_one_clear_line(service, monkeypatch):
 REFUSED = {
     "too many": {"items": [said("x")] * 21},
     "no items": {"items": []},
-    "image": {"items": [{"type": "computer_call", "id": "x"}]},
+    "no type that is known": {"items": [{"type": "mesage", "role": "user", "content": "x"}]},
     "number": {"items": 1},
 }
 

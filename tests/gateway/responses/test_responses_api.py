@@ -182,7 +182,7 @@ def test_a_call_of_a_namespaces_function(service):
 def test_errors_name_the_field(service):
     for body, field in (
         ({"input": "x", "background": True, "store": False}, "store"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
         ({"input": "x", "tools": [{"type": "function"}]}, "tools[0].name"),
         ({"input": "x", "model": "another"}, "model"),
         ({"input": "x", "previous_response_id": "resp_x"}, "previous_response_id"),

@@ -29,7 +29,8 @@ def chat(**body: Any) -> Any:
 
 
 def messages(**body: Any) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = msgspec.to_builtins(chat(**body).messages)
+    spoken = chat(**body).messages
+    made: list[dict[str, Any]] = [msgspec.to_builtins(m) | {"content": m.text("")} for m in spoken]
     return [{name: value for name, value in message.items() if value} for message in made]
 
 
@@ -42,7 +43,7 @@ def test_a_text_is_the_users():
 
 def test_parts_are_joined():
     parts = [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b", "annotations": []}]
-    assert messages(input=[{"role": "user", "content": parts}]) == [{"role": "user", "content": "ab"}]
+    assert messages(input=[{"role": "user", "content": parts}]) == [{"role": "user", "content": "a\nb"}]
 
 
 def test_what_the_assistant_did_in_one_turn_is_one_message():
@@ -118,11 +119,12 @@ REFUSED = {
     "image": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
     "role": {"input": [{"role": "robot", "content": "x"}]},
     "no content": {"input": [{"role": "user"}]},
-    "unknown item": {"input": [{"type": "computer_call", "id": "x"}]},
+    "unknown item with a role": {"input": [{"type": "mesage", "role": "user", "content": "x"}]},
+    "reference without id": {"input": [{"type": "item_reference"}]},
+    "unknown reference": {"input": [{"type": "item_reference", "id": "msg_1"}]},
     "output without call": {"input": [RESULT]},
     "output before call": {"input": [RESULT, CALL]},
     "arguments": {"input": [{**CALL, "arguments": None}]},
-    "encrypted": {"input": [{"type": "reasoning", "encrypted_content": "x", "summary": []}]},
     "background without store": {"input": "x", "background": True, "store": False},
     "conversation without id": {"input": "x", "conversation": {"name": "x"}},
     "two pasts": {"input": "x", "conversation": "conv_1", "previous_response_id": "resp_1"},
