@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from firelane.gateway.config import GatewayConfig
     from firelane.gateway.engines.replicas import ReplicaSet
+    from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway
     from firelane.wire.frames import Loading, Progress, Ready
 
@@ -74,7 +75,9 @@ class _Service:
         self._models = ModelSet(self, plan, models, self._front.engines)
         self._node, self._plan, self._reread = self._models.node, plan, reread
         self._gateway: ServerFront | None = None
+        self._served_models: Models | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._told_formats: set[str] = set()
         self._served = False
         self._all_ready = asyncio.Event()
         self._shutdown = Shutdown(config.drain_s)
@@ -122,10 +125,13 @@ class _Service:
             control = Control(self._node, self._models.__getitem__)
             gateway = Gateway(self._config, replicas, self._fail, control, self._front.share())
             self._gateway = self._front.serve(gateway)
+            self._served_models = gateway.services.models
             return gateway
 
         await self._models.connect(make, self._listen)
         process_setup.configure_gc()
+        for model in self._models:
+            self._tell_format(model.name)
         if self._has_all:
             self._all_ready.set()
         assert self._gateway is not None
@@ -190,10 +196,23 @@ class _Service:
             fields = {field: getattr(loading, field) for field in loading.__struct_fields__}
             event(log, "loading", {"model": name, **fields})
 
+    def _tell_format(self, name: str) -> None:
+        """Name the format of a model's chats, once its files are read."""
+        text = None if self._served_models is None else self._served_models.named(name).text
+        if text is None or text.prompts.template is None or name in self._told_formats:
+            return
+        self._told_formats.add(name)
+        line = text.assistant.chat_format.line
+        if self._lines is not None:
+            self._lines.chat_format("" if len(list(self._models)) == 1 else name, line)
+        else:
+            event(log, "chat_format", {"model": name, "format": line})
+
     def on_ready(self, name: str, ready: Ready) -> None:
         """An engine serves, which may be the last one that was waited for."""
         if self._lines is not None:
             self._lines.ready(name, ready)
+        self._tell_format(name)
         self._node.on_ready(self._node[name])
         if self._has_all:
             self._all_ready.set()

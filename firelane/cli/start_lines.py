@@ -36,6 +36,10 @@ class StartLines:
                 f"{products_text(ready)}loaded in {ready.load_s:.2f} s",
             )
 
+    def chat_format(self, name: str, line: str) -> None:
+        """name: "" where there is but one model."""
+        self._display.say(f"chat format{' of ' * bool(name)}{name}: {line}")
+
     def serving(self, names: Sequence[str], url: str, ready_s: float, note: str) -> None:
         self._display.close()
         self._say("serving", f"{', '.join(names)} at {url} after {ready_s:.2f} s{note}; Ctrl-C ends it")

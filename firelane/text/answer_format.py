@@ -7,15 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from firelane.errors import RequestError
+from firelane.text.chat_format import UNKNOWN, ChatFormat
 from firelane.text.constraints import single_line
 from firelane.text.conversation import Conversation
-from firelane.text.parsers import REASONING_ALIASES
-from firelane.text.reasoning import budget_grammar, find_marks, with_reasoning
+from firelane.text.reasoning import budget_grammar, with_reasoning
 from firelane.text.tokenizer import Tokenizer
-from firelane.text.tools.families import find_family
 from firelane.text.tools.family import Family
 from firelane.text.tools.stream_buffer import Parser, all_content
 from firelane.text.tools.tool import Tool
@@ -39,26 +37,15 @@ class AnswerGrammar:
 
 
 class AnswerFormat:
-    """tool_parser, reasoning_parser: the options of `serve`. template: its source. special_id: the id of a
-    special token by its name. family: None where calls are not read. thinks: reasoning is told from content.
-    stops: special tokens that end an answer. history: makes messages what the template takes.
+    """Reads and holds the answers of one model. chat_format: how it writes. special_id: the id of a special
+    token by its name.
     """
 
-    def __init__(
-        self,
-        tool_parser: str,
-        reasoning_parser: str,
-        template: str,
-        special_id: Callable[[str], int | None],
-    ) -> None:
-        self.family = find_family(tool_parser, template)
-        self._reader = _reader(self.family, reasoning_parser, template)
-        self._marks = None if self._reader else find_marks(reasoning_parser, template)
+    def __init__(self, chat_format: ChatFormat, special_id: Callable[[str], int | None]) -> None:
+        self.family, self._reader, self._marks = chat_format.family, chat_format.reader, chat_format.marks
+        self.thinks = chat_format.thinks
+        self._name = chat_format.name
         self._special_id = special_id
-        self.thinks = self._marks is not None or self._reader is not None
-        shaper = self._reader or self.family
-        self.stops = shaper.stops if shaper else ()
-        self.history = shaper.history if shaper else list[dict[str, Any]]
 
     @property
     def _reasoning(self) -> tuple[str, ...]:
@@ -131,8 +118,11 @@ class AnswerFormat:
 
     def _called(self) -> Family:
         if self.family is None:
+            why = "no format of calls is known for this model: name it with --tool-parser"
+            if self._name != UNKNOWN:
+                why = "this server was started with --tool-parser none"
             raise RequestError(
-                "`tool_choice` cannot be honoured: this server was started with --tool-parser none",
+                f"`tool_choice` cannot be honoured: {why}",
                 param="tool_choice",
                 code="unsupported_parameter",
             )
@@ -141,11 +131,3 @@ class AnswerFormat:
 
 def _schema(grammar: Grammar) -> str:
     return json.dumps(single_line(json.loads(grammar.text)))
-
-
-def _reader(family: Family | None, reasoning: str, template: str) -> Family | None:
-    """The family whose parser is for every answer."""
-    name = REASONING_ALIASES.get(reasoning, reasoning)
-    if name in ("auto", "harmony") and (family is None or not family.reads_reasoning):
-        family = find_family(name, template)
-    return family if family is not None and family.reads_reasoning else None

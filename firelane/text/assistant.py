@@ -17,7 +17,9 @@ from firelane.text.constraints import check_size, grammar_of
 from firelane.text.conversation import Conversation, chat_conversation
 from firelane.text.deltas import Splitter
 from firelane.text.encoder import TextRoom
+from firelane.text.format_search import find_chat_format, gathered
 from firelane.text.prompt import Prompt, PromptBuilder
+from firelane.text.template_probe import SWITCHES
 from firelane.text.template_process import TemplateRenderer, encoded
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer
 from firelane.wire.frames import Grammar
@@ -26,8 +28,6 @@ LARGE_CHARS = 64 << 10
 """Conversations of more are prepared for the template on a thread, one at a time."""
 MESSAGE_CHARS = 256
 """The work that a message is, or a part of one, whatever its text."""
-SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which templates are told whether the model is to reason; all mean the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,18 +69,16 @@ class Assistant:
         self, prompts: PromptBuilder, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
     ) -> None:
         self._prompts = prompts
-        template = prompts.template
-        source = "" if template is None else template.source
-        self._format = AnswerFormat(tool_parser, reasoning_parser, source, self._special_id)
-        prompts.end_at(self._format.stops)
+        evidence = gathered(prompts.template, prompts.tokenizer.is_added)
+        self.chat_format = find_chat_format(evidence, tool_parser, reasoning_parser)
+        self._format = AnswerFormat(self.chat_format, self._special_id)
+        prompts.end_at(self.chat_format.stops)
         self._large = asyncio.Lock()
 
     @property
     def abilities(self) -> list[str]:
         """Capabilities beside answering: "tools", "thinking"."""
-        template = self._prompts.template
-        tools = self._format.family is not None and template is not None and "tools" in template.variables
-        return [*(["tools"] if tools else []), *(["thinking"] if self._format.thinks else [])]
+        return self.chat_format.abilities
 
     async def chat(self, request: ChatRequest, room: TextRoom) -> RenderedChat:
         """A checked request, also of another API, put into these words. Raises RequestError where the
@@ -177,11 +175,11 @@ class Assistant:
         variables, ignored = _variables(conversation, template, constrained=grammar.holds_all)
         use = conversation.use
         tools = [tool.definition() for tool in use.tools] if use.active else []
-        messages = self._format.history(conversation.messages)
+        messages, told = self.chat_format.history(conversation.messages, tools)
         marker = secrets.token_hex(16) if conversation.continue_final else ""
         if marker:
             messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
-        asked = encoded(messages, tools, variables)
+        asked = encoded(messages, variables | told)
         ignored += conversation.hints
         return _Source(replace(conversation, messages=[]), grammar, template, asked, marker, ignored)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from firelane.text.parsers import REASONING_ALIASES
 from firelane.text.tokenizer import Tokenizer
 from firelane.text.tools.stream_buffer import (
     OutputParser,
@@ -51,16 +50,14 @@ class ReasoningMarks:
 
 
 THINK = ReasoningMarks(open="<think>", close="</think>")
-_MARKS = {
+MARKS = {
     "think": THINK,
     "deepseek_r1": replace(THINK, implied=True),
     "mistral": ReasoningMarks(open="[THINK]", close="[/THINK]", empty=""),
     "seed_oss": ReasoningMarks(open="<seed:think>", close="</seed:think>"),
     "gemma4": ReasoningMarks(open="<|channel>", close="<channel|>", label="thought", empty="", repeated=True),
 }
-
-
-_DEEPSEEK_ROLE = "<｜Assistant｜>"
+"""By the name of --reasoning-parser."""
 
 
 def budget_grammar(
@@ -75,19 +72,6 @@ def budget_grammar(
     start = "thought" if begun else f"<[^{opening}]>* (<[{opening}]> thought)?"
     some = f"<[^{closing}]>{{0,{tokens}}} " if tokens else ""
     return Grammar("lark", f"start: {start}\nthought: {some}<[{closing}]> <[*]>*\n")
-
-
-def find_marks(name: str, template: str) -> ReasoningMarks | None:
-    """name: the value of --reasoning-parser. None also where the reasoning has no such marks."""
-    name = REASONING_ALIASES.get(name, name)
-    if name != "auto":
-        return _MARKS.get(name)
-    marks = next(
-        (marks for marks in _MARKS.values() if marks.open in template or marks.close in template), None
-    )
-    if marks is THINK and THINK.open not in template and _DEEPSEEK_ROLE in template:
-        return _MARKS["deepseek_r1"]  # it takes thoughts out of the history, and never opens any
-    return marks
 
 
 def with_reasoning(answer: Parser, marks: ReasoningMarks = THINK, calls: tuple[str, ...] = ()) -> Parser:

@@ -321,13 +321,11 @@ class _Answer:
         return 0 <= self._size <= len(self.body)
 
 
-def encoded(
-    messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]
-) -> bytearray:
+def encoded(messages: list[dict[str, Any]], variables: dict[str, Any]) -> bytearray:
     """A conversation in the form that `render` takes. Raises RequestError."""
     frame = bytearray(LENGTH_BYTES)
     try:
-        msgspec.json.Encoder().encode_into(RenderRequest(messages, tools, variables), frame, LENGTH_BYTES)
+        msgspec.json.Encoder().encode_into(RenderRequest(messages, variables), frame, LENGTH_BYTES)
     except (UnicodeError, TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"the messages have no form as JSON: {error}", param="messages") from None
     frame[:LENGTH_BYTES] = (len(frame) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little")

@@ -38,7 +38,6 @@ class TemplateSource(msgspec.Struct, array_like=True):
 
 class RenderRequest(msgspec.Struct, array_like=True):
     messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
     variables: dict[str, Any]
 
 
@@ -77,16 +76,14 @@ class _Renderer:
     def compile(self, request: bytes) -> str:
         """What the template asks for, as JSON."""
         from firelane.text.template import ChatTemplate
-        from firelane.text.tools.tool_fallback import ToolRendering
 
         made = msgspec.json.decode(request, type=TemplateSource)
-        template = ChatTemplate(made.source, made.constants, made.where)
-        self._rendering = ToolRendering(template)
-        return msgspec.json.encode(sorted(template.variables)).decode()
+        self._template = ChatTemplate(made.source, made.constants, made.where)
+        return msgspec.json.encode(sorted(self._template.variables)).decode()
 
     def render(self, request: bytes) -> str:
         asked = msgspec.json.decode(request, type=RenderRequest)
-        return self._rendering.render(asked.messages, asked.tools, asked.variables)
+        return self._template.render(asked.messages, asked.variables)
 
 
 def main() -> int:

@@ -30,6 +30,7 @@ class Tokenizer:
         self._core = core
         added = core.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self._added_ids = frozenset(added)
         vocab_size = core.get_vocab_size(with_added_tokens=True)
         self.num_ids = max([vocab_size, *(i + 1 for i in added)])
         rule = byte_rule(json.loads(core.decoder.__getstate__()) if core.decoder else None)
@@ -81,6 +82,10 @@ class Tokenizer:
     def id_of(self, name: str) -> int | None:
         """The id of the vocabulary entry of this name, None where there is none."""
         return self._core.token_to_id(name)
+
+    def is_added(self, name: str) -> bool:
+        """Whether a token of this name was added to the vocabulary, special or not."""
+        return self._core.token_to_id(name) in self._added_ids
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token as reports show it: special tokens by name, unknown ids empty."""

@@ -35,11 +35,12 @@ def run(draw: random.Random) -> None:
 
 
 def _render(source: str, talk: list[dict[str, Any]], tools: list[dict[str, Any]]) -> None:
+    variables = {"add_generation_prompt": True, "tools": tools}
     made = TemplateRenderer(source, {"bos_token": "<s>"})
     try:
         try:
-            made.render_blocking(encoded(talk, tools, {"add_generation_prompt": True}))
+            made.render_blocking(encoded(talk, variables))
         finally:
-            assert made.render_blocking(encoded(PLAIN, [], {})) == "ok"
+            assert made.render_blocking(encoded(PLAIN, {})) == "ok"
     finally:
         made.close()

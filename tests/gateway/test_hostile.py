@@ -48,9 +48,9 @@ def rendered(source: str):
     """Harm, and what comes after it."""
     with contextlib.closing(TemplateRenderer(source, {})) as template:
         try:
-            yield template.render_blocking(encoded(USER, [], {}))
+            yield template.render_blocking(encoded(USER, {}))
         finally:
-            assert template.render_blocking(encoded([{"role": "user", "content": "y"}], [], {})) == "fine"
+            assert template.render_blocking(encoded([{"role": "user", "content": "y"}], {})) == "fine"
 
 
 @pytest.mark.parametrize("path", COMPILED, ids=lambda path: path.stem)

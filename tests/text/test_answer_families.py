@@ -6,14 +6,13 @@ import json
 
 import pytest
 from family_templates import HARMONY, TEMPLATES
+from formats import format_of
 from splitting import joined, split
 
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
-from firelane.text.reasoning import find_marks
 from firelane.text.template import ChatTemplate
-from firelane.text.tools.families import find_family
+from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
-from firelane.text.tools.tool_fallback import ToolRendering
 
 SCHEMA = {
     "type": "object",
@@ -38,20 +37,19 @@ def rendered(template: str, calls: int) -> str:
         {"role": "assistant", "content": "", "tool_calls": made},
         {"role": "tool", "content": "!", "tool_call_id": "functions.f:0"},
     ]
-    text = ToolRendering(ChatTemplate(template, {})).render(messages, [TOOL.definition()], {})
+    shown, variables = format_of(template).history(messages, [TOOL.definition()])
+    text = ChatTemplate(template, {}).render(shown, variables)
     return text.partition("<|assistant|>")[2].partition("<|tool|>")[0]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_template_tells_its_family(name):
-    family = find_family("auto", TEMPLATES[name])
-    assert family is not None
-    assert family.name == name
+    assert format_of(TEMPLATES[name]).line == f"{name} (tools, reasoning)"
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_calls_that_a_template_writes_are_read(name):
-    family = find_family("auto", TEMPLATES[name])
+    family = format_of(TEMPLATES[name]).family
     single = ("llama3_json", "granite", "phi4_mini_json", "nemotron_json", "llama4_pythonic", "lfm2")
     count = 1 if name in single else 2
     text = rendered(TEMPLATES[name], count)
@@ -65,7 +63,7 @@ def test_calls_that_a_template_writes_are_read(name):
     ("template", "name"),
     [
         (HARMONY, "harmony"),
-        ("", "hermes"),
+        ("x", "hermes"),
         ("{# [func_name1(params_name1=params_value1)] #}", "llama4_pythonic"),
         ("{{ '<|tool|>' + messages[0]['tools'] + '<|/tool|>' }}", "phi4_mini_json"),
         ('<|python_start|> {"name": "f", "parameters": dictionary of argument name}', "llama3_json"),
@@ -73,15 +71,16 @@ def test_calls_that_a_template_writes_are_read(name):
     ],
 )
 def test_other_marks(template, name):
-    assert find_family("auto", template).name == name
+    assert format_of(template).name == name
 
 
 def test_every_name_is_known():
     for name in (*TOOL_PARSERS[2:], *TOOL_ALIASES):
-        assert find_family(name, "").name == TOOL_ALIASES.get(name, name)
+        assert named_family(name).name == TOOL_ALIASES.get(name, name)
     for name in (*REASONING_PARSERS[2:], *REASONING_ALIASES):
         harmony = REASONING_ALIASES.get(name, name) == "harmony"
-        assert (find_marks(name, "") is None) is harmony
+        form = format_of("", "none", name)
+        assert (form.marks is None) is (form.reader is not None) is harmony
 
 
 @pytest.mark.parametrize(
@@ -95,13 +94,13 @@ def test_every_name_is_known():
     ],
 )
 def test_marks_of_reasoning(template, close):
-    marks = find_marks("auto", template)
+    marks = format_of(template).marks
     assert marks is not None
     assert marks.close == close
     assert marks.begun(f"hm {marks.open}{marks.label}")
     assert not marks.begun(f"{marks.open}x{marks.close}")
-    assert find_marks("none", template) is None
+    assert format_of(template, "auto", "none").marks is None
 
 
 def test_no_marks_of_reasoning():
-    assert find_marks("auto", HARMONY) is None
+    assert format_of(HARMONY).marks is None

@@ -14,7 +14,7 @@ from firelane.api.sampling import SamplingFields
 from firelane.errors import RequestError
 from firelane.text.constraints import grammar_of
 from firelane.text.tools.argument_schema import argument_schema
-from firelane.text.tools.families import find_family
+from firelane.text.tools.families import named_family
 from firelane.text.tools.parameters import kinds_of
 from firelane.text.tools.tool import Tool
 from firelane.text.typed_schema import implied_type, typed
@@ -43,7 +43,7 @@ ROOTS = [
 
 
 def grammar(name: str, schema: dict, *, free: bool) -> Drawing:
-    family, tools = find_family(name, ""), [Tool("plain", None, schema, strict=True)]
+    family, tools = named_family(name), [Tool("plain", None, schema, strict=True)]
     if free:
         return Drawing(family.free_rules(tools, lambda _: None, (), parallel=False))
     return Drawing("start: calls\n" + family.rules(tools, lambda _: None, parallel=False))
@@ -56,7 +56,7 @@ def test_forced_arguments_are_an_object(name, schema):
     for seed in range(2):
         text = forced.draw(seed)
         if text is not None:
-            content, _, calls = joined(split(find_family(name, "").parse, [text], known=known))
+            content, _, calls = joined(split(named_family(name).parse, [text], known=known))
             assert not content.strip()
             assert [type(json.loads(arguments)) for _, arguments in calls] == [dict]
     if ARGUMENTS in CALL[name]:
@@ -73,7 +73,7 @@ def test_formats_of_single_parameters_hold_what_one_object_is_left_of(name, sche
     """Its only parameter is `s`."""
     drawn = [grammar(name, schema, free=False).draw(seed) for seed in range(3)]
     known = (Tool("plain", None, schema),)
-    read = [joined(split(find_family(name, "").parse, [text], known=known))[2] for text in drawn if text]
+    read = [joined(split(named_family(name).parse, [text], known=known))[2] for text in drawn if text]
     assert {key for calls in read for key in json.loads(calls[0][1])} == {"s"}
 
 
@@ -95,7 +95,7 @@ def test_formats_of_single_parameters_hold_what_one_object_is_left_of(name, sche
 def test_a_schema_without_objects_is_refused_where_it_would_be_held(name, schema):
     with pytest.raises(RequestError, match="'plain' allow no object"):
         grammar(name, schema, free=False)
-    find_family(name, "").free_rules([Tool("plain", None, schema)], lambda _: None, (), parallel=False)
+    named_family(name).free_rules([Tool("plain", None, schema)], lambda _: None, (), parallel=False)
 
 
 def test_a_reference_to_the_root_keeps_what_the_root_was():
@@ -111,7 +111,7 @@ def test_parameters_are_read_by_the_schema_of_the_object(schema):
     """A string stays one, whatever it looks like."""
     text = "<tool_call>\n<function=plain>\n<parameter=s>\n128\n</parameter>\n</function>\n</tool_call>"
     known = (Tool("plain", None, schema),)
-    assert joined(split(find_family("qwen3_coder", "").parse, [text], known=known))[2] == [
+    assert joined(split(named_family("qwen3_coder").parse, [text], known=known))[2] == [
         ("plain", '{"s": "128"}')
     ]
 

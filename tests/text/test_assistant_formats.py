@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import tokenizers
 from family_templates import HARMONY, TEMPLATES
+from formats import format_of
 from splitting import joined
 
 from firelane.api.chat import ChatRequest
@@ -199,7 +200,7 @@ def test_past_reasoning_reaches_the_templates():
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_strict_tools_have_a_grammar(name):
-    form = AnswerFormat("auto", "auto", TEMPLATES[name], lambda _: None)
+    form = AnswerFormat(format_of(TEMPLATES[name]), lambda _: None)
     loose, strict = Tool("f"), Tool("g", strict=True)
     assert form.grammar(Conversation(messages=[], use=ToolUse((loose,)))).grammar is None
     made = form.grammar(Conversation(messages=[], use=ToolUse((loose, strict))))

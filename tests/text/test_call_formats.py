@@ -8,7 +8,7 @@ import random
 import pytest
 from splitting import cut, joined, split
 
-from firelane.text.tools.families import find_family
+from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
 
 SCHEMA = {
@@ -203,7 +203,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "text", "content", "calls"), CASES)
 def test_cases_however_they_are_cut(name, text, content, calls):
-    family = find_family(name, "")
+    family = named_family(name)
     rng = random.Random(len(text))
     cuts = [cut(text, [rng.randrange(len(text) + 1) for _ in range(n)]) for n in (1, 2, 4, 9, 30)]
     for pieces in ([text], list(text), *cuts):
@@ -213,7 +213,7 @@ def test_cases_however_they_are_cut(name, text, content, calls):
 @pytest.mark.parametrize(("name", "text", "content", "calls"), CASES)
 def test_any_beginning_of_a_text(name, text, content, calls):
     """What the answer's limit cuts: no call is lost, and no finished argument is another one."""
-    family = find_family(name, "")
+    family = named_family(name)
     del content
     for end in range(len(text)):
         whole = joined(split(family.parse, [text[:end]], known=KNOWN))
@@ -239,12 +239,12 @@ def test_strings_stream():
         ("gemma4", f"<|tool_call>call:f{{s:{Q}long te"),
         ("deepseek_v31", '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"s": "long te'),
     ):
-        family = find_family(name, "")
+        family = named_family(name)
         assert joined(split(family.parse, [text], known=KNOWN, end=False))[2] == [("f", '{"s": "long te')]
 
 
 def test_kimi_keeps_the_ids_that_the_model_gives():
-    family = find_family("kimi_k2", "")
+    family = named_family("kimi_k2")
     found = split(family.parse, [kimi(("functions.f:3", "{}"), ("g:4", "{}"))], known=KNOWN)
     assert [delta.id for delta in found if hasattr(delta, "id")] == ["functions.f:3", "g:4"]
 
@@ -253,5 +253,5 @@ def test_kimi_keeps_the_ids_that_the_model_gives():
 def test_only_so_many_calls(name):
     """The first call ends the answer."""
     text = next(text for family, text, content, calls in CASES if family == name and len(calls) > 0)
-    found = joined(split(find_family(name, "").parse, list(text + text), known=KNOWN, limit=1))
+    found = joined(split(named_family(name).parse, list(text + text), known=KNOWN, limit=1))
     assert len(found[2]) == 1

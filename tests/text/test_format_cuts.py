@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from splitting import cut, joined, split
 from test_format_rules import CALL, FAMILIES
 
-from firelane.text.reasoning import find_marks, with_reasoning
-from firelane.text.tools.families import find_family
+from firelane.text.reasoning import MARKS, with_reasoning
+from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
 
 SCHEMA = {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}
@@ -45,7 +45,7 @@ def fragments(name: str) -> list[str]:
     """Pieces of a call, whole marks among them, and pieces of any text."""
     text = CALL[name]
     halves = [text[: len(text) // 2], text[len(text) // 2 :], text]
-    return [*dict.fromkeys(PIECE.findall(text)), *find_family(name, "").delimiters, *halves, *COMMON]
+    return [*dict.fromkeys(PIECE.findall(text)), *named_family(name).delimiters, *halves, *COMMON]
 
 
 def soup(name: str) -> st.SearchStrategy[str]:
@@ -57,14 +57,14 @@ CUTS = st.lists(st.integers(0, 600), max_size=12)
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_cut_changes_what_is_read(name):
-    parse = find_family(name, "").parse
-    marks = find_marks("gemma4" if name == "gemma4" else "think", "")
-    thinking = parse if name == "harmony" else with_reasoning(parse, marks, find_family(name, "").openings)
+    parse = named_family(name).parse
+    marks = MARKS["gemma4" if name == "gemma4" else "think"]
+    thinking = parse if name == "harmony" else with_reasoning(parse, marks, named_family(name).openings)
 
     @settings(max_examples=60, deadline=None)
     @given(soup(name), CUTS, st.booleans())
     def check(text: str, places: list[int], thinks: bool) -> None:
-        read = thinking if thinks and find_family(name, "").opening else parse
+        read = thinking if thinks and named_family(name).opening else parse
         whole = joined(split(read, [text], known=KNOWN, in_reasoning=thinks))
         assert joined(split(read, list(text), known=KNOWN, in_reasoning=thinks)) == whole
         assert joined(split(read, cut(text, places), known=KNOWN, in_reasoning=thinks)) == whole
@@ -77,7 +77,7 @@ def test_words_are_never_lost(name):
     """Whatever stands around them: they are content or a part of a call. (Heads of Harmony's messages may
     hold words that mean nothing.)
     """
-    parse = find_family(name, "").parse
+    parse = named_family(name).parse
 
     @settings(max_examples=60, deadline=None)
     @given(soup(name), soup(name), st.booleans())

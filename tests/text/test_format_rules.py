@@ -13,7 +13,7 @@ from splitting import joined, split
 from firelane.errors import RequestError
 from firelane.text.constraints import single_line
 from firelane.text.parsers import TOOL_PARSERS
-from firelane.text.tools.families import find_family
+from firelane.text.tools.families import named_family
 from firelane.text.tools.parameters import kinds_of
 from firelane.text.tools.tool import Tool
 
@@ -62,7 +62,7 @@ THINK = ("<think>", "</think>")
 
 @cache
 def drawing(name: str, *, free: bool = False, special: bool = False, parallel: bool = True) -> Drawing:
-    family = find_family(name, "")
+    family = named_family(name)
     assert family is not None
     specials = tuple(dict.fromkeys((*family.delimiters, *THINK))) if special else ()
     ids = {mark: FIRST_SPECIAL + i for i, mark in enumerate(specials)}
@@ -72,7 +72,7 @@ def drawing(name: str, *, free: bool = False, special: bool = False, parallel: b
 
 
 def read(name: str, text: str) -> tuple[str, list[tuple[str, str]]]:
-    content, _, calls = joined(split(find_family(name, "").parse, list(text), known=KNOWN))
+    content, _, calls = joined(split(named_family(name).parse, list(text), known=KNOWN))
     return content, calls
 
 
@@ -159,7 +159,7 @@ def test_strict_tools_in_a_free_answer(name, special):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_calls_beside_a_format_of_the_content(name):
     """Its own JSON may begin as a call does."""
-    family, ids = find_family(name, ""), lambda _: None
+    family, ids = named_family(name), lambda _: None
     form = {"type": "object", "properties": {"name": {"type": "string"}, "q": {"type": "integer"}}}
     body = f"body: {family.content_rule(ids)} %json {json.dumps(single_line(form))}\n"
     grammar = Drawing(f"start: calls | body\n{body}{family.rules(KNOWN, ids, parallel=True)}")
@@ -194,7 +194,7 @@ ROUND = {"type": "object", "properties": {"a": {"type": "string"}}, "required": 
 
 
 def rules(name: str, schema: dict) -> str:
-    return "start: calls\n" + find_family(name, "").rules(
+    return "start: calls\n" + named_family(name).rules(
         [Tool("t", None, schema)], lambda _: None, parallel=False
     )
 
@@ -293,9 +293,7 @@ def test_hostile_schemas_are_refused_in_one_line_or_held(name, schema):
     assert "\n" not in message
     assert text.startswith("start: calls\n")
     found = joined(
-        split(
-            find_family(name, "").parse, [CALL[name].replace("plain", "t")], known=(Tool("t", None, schema),)
-        )
+        split(named_family(name).parse, [CALL[name].replace("plain", "t")], known=(Tool("t", None, schema),))
     )
     assert len(found[2]) == 1
 

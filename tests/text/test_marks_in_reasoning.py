@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from formats import format_of
 from splitting import Joined, joined, split
 
-from firelane.text.reasoning import find_marks, with_reasoning
-from firelane.text.tools.families import find_family
+from firelane.text.reasoning import MARKS, with_reasoning
+from firelane.text.tools.families import named_family
 from firelane.text.tools.stream_buffer import all_content
 from firelane.text.tools.tool import Tool
 
@@ -44,7 +45,7 @@ CALL = ("look", '{"at": "x"}')
 
 def read(name: str, text: str, *, in_reasoning: bool = True, limit: int = 0) -> Joined:
     """However the text is cut, it is the same."""
-    family, marks = find_family(name, ""), find_marks(WAY[name][0], "")
+    family, marks = named_family(name), MARKS[WAY[name][0]]
     assert family is not None
     assert marks is not None
     parse = with_reasoning(family.parse, marks, family.openings)
@@ -62,7 +63,7 @@ def read(name: str, text: str, *, in_reasoning: bool = True, limit: int = 0) -> 
 @pytest.mark.parametrize("name", WAY)
 class TestOfEveryFormat:
     def close(self, name: str) -> str:
-        marks = find_marks(WAY[name][0], "")
+        marks = MARKS[WAY[name][0]]
         assert marks is not None
         return marks.close
 
@@ -89,7 +90,7 @@ class TestOfEveryFormat:
     def test_a_mark_alone_and_a_call_of_something_unknown(self, name):
         call, close = WAY[name][1], self.close(name)
         other = call.replace("look", "leap")
-        mark = next(mark for mark in find_family(name, "").openings if call.startswith(mark))
+        mark = next(mark for mark in named_family(name).openings if call.startswith(mark))
         for thought in (f"The mark {mark} begins", f"As in\n{other}", f"{mark}\n{mark}"):
             assert read(name, f"{thought}{close}ok") == ("ok", thought, [])
 
@@ -126,7 +127,7 @@ def test_arguments_that_hold_the_closing_mark():
 )
 def test_channels_of_gemma_are_never_content(text, wanted):
     assert read("gemma4", text, in_reasoning=False) == (*wanted, [])
-    parse = with_reasoning(all_content, find_marks("gemma4", ""))
+    parse = with_reasoning(all_content, MARKS["gemma4"])
     assert joined(split(parse, list(text))) == (*wanted, [])
 
 
@@ -137,23 +138,26 @@ def test_the_limit_of_calls_holds_beside_channels():
 
 def test_reasoning_that_is_never_opened():
     """DeepSeek R1's older templates leave it to the model."""
-    template = "{{ '<｜Assistant｜>' + content.split('</think>')[-1] }}"
-    marks = find_marks("auto", template)
+    template = (
+        "{% for m in messages %}{{ '<｜Assistant｜>' + m.content.split('</think>')[-1] }}{% endfor %}"
+        "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
+    )
+    marks = format_of(template).marks
     assert marks is not None
-    assert marks == find_marks("deepseek_r1", "")
+    assert marks == MARKS["deepseek_r1"]
     assert marks.begun("<｜Assistant｜>")
     assert marks.ended("<｜Assistant｜>") == "<｜Assistant｜>"
     parse = with_reasoning(all_content, marks)
     for text in ("Hm.</think>\nHi.", "<think>\nHm.</think>\nHi.", "\n<think>Hm.</think>Hi."):
         assert joined(split(parse, list(text), in_reasoning=True)) == ("Hi.", "Hm.", [])
-    other = find_marks("auto", "{{ content.split('</think>')[-1] }}")
+    other = format_of(template.replace("<｜Assistant｜>", "<|assistant|>")).marks
     assert other is not None
     assert not other.implied
 
 
 @pytest.mark.parametrize("first", ["commentary to=assistant", "commentary", "final"])
 def test_the_last_channel_of_a_harmony_message_counts(first):
-    family = find_family("harmony", "")
+    family = named_family("harmony")
     assert family is not None
     text = (
         f"<|channel|>{first}<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from formats import format_of
 
 from firelane.errors import RequestError
-from firelane.text.answer_format import AnswerFormat
 from firelane.text.model_files import WITHOUT_TEMPLATE, read_model_files
 from firelane.text.template import ChatTemplate
 
@@ -134,7 +134,7 @@ def test_results_without_calls_are_refused(template: ChatTemplate) -> None:
 
 
 def test_the_format_is_seen_in_the_template(template: ChatTemplate) -> None:
-    form = AnswerFormat("auto", "auto", template.source, lambda _: None)
+    form = format_of(template.source)
     assert form.family is not None
     assert form.family.name == "deepseek_v32"
     assert form.thinks

@@ -31,16 +31,16 @@ def template():
         yield made
 
 
-def render(template, messages=USER, tools=(), **variables):
+def render(template, messages=USER, **variables):
     async def work():
-        return await template.render(encoded(messages, list(tools), variables))
+        return await template.render(encoded(messages, variables))
 
     return asyncio.run(work())
 
 
 def test_text_and_variables(template):
     assert template.variables == {"messages", "x"}
-    assert render(template, x="é😀") == template.render_blocking(encoded(USER, [], {"x": "é😀"})) == "hié😀"
+    assert render(template, x="é😀") == template.render_blocking(encoded(USER, {"x": "é😀"})) == "hié😀"
 
 
 def test_long_conversations(template):
@@ -89,16 +89,16 @@ def test_too_much_work_ends_the_process_and_the_next_conversation_has_another(te
             render(template, HARM)
         assert render(template) == "hi"
     with pytest.raises(RequestError, match="too much work"):
-        template.render_blocking(encoded(HARM, [], {}))
-    assert template.render_blocking(encoded(USER, [], {})) == "hi"
+        template.render_blocking(encoded(HARM, {}))
+    assert template.render_blocking(encoded(USER, {})) == "hi"
     assert [line.split()[0] for line in caplog.messages] == ["template_process_ended"] * 3
 
 
 def test_short_conversations_do_not_wait_for_long_ones(template):
     async def work():
-        await template.render(encoded(LONG, [], {}))
+        await template.render(encoded(LONG, {}))
         async with template._slow.lock:
-            return await template.render(encoded(USER, [], {}))
+            return await template.render(encoded(USER, {}))
 
     assert asyncio.run(work()) == "hi"
 
@@ -108,7 +108,7 @@ def test_a_wait_that_takes_too_long(template, monkeypatch):
 
     async def work():
         async with template._quick.lock:
-            await template.render(encoded(USER, [], {}))
+            await template.render(encoded(USER, {}))
 
     with pytest.raises(QueueTimeoutError, match="busy"):
         asyncio.run(work())
@@ -119,13 +119,13 @@ def test_a_wait_that_takes_too_long(template, monkeypatch):
 def test_an_answer_that_nobody_waits_for_is_not_given_to_the_next(template):
     async def work():
         template._quick._process.send_signal(signal.SIGSTOP)  # it answers when nobody waits any more
-        task = asyncio.ensure_future(template.render(encoded([{"role": "user", "content": "old"}], [], {})))
+        task = asyncio.ensure_future(template.render(encoded([{"role": "user", "content": "old"}], {})))
         while not template._quick.lock.locked():
             await asyncio.sleep(0)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        return await template.render(encoded(USER, [], {}))
+        return await template.render(encoded(USER, {}))
 
     assert asyncio.run(work()) == "hi"
 
@@ -149,7 +149,7 @@ def test_a_process_that_is_lost_while_it_renders_is_no_fault_of_the_messages(num
     with contextlib.closing(TemplateRenderer(source, {}, replaced=replaced)) as template:
 
         async def work():
-            task = asyncio.ensure_future(template.render(encoded(SLOW, [], {})))
+            task = asyncio.ensure_future(template.render(encoded(SLOW, {})))
             while not template._quick.lock.locked():
                 await asyncio.sleep(0)
             template._quick._process.send_signal(number)

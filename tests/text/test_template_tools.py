@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from formats import format_of
 
 from firelane.errors import RequestError
 from firelane.text.template import ChatTemplate
-from firelane.text.tools.families import find_family
+from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
-from firelane.text.tools.tool_fallback import ToolRendering
 
 TOOL = Tool(
     "weather", "tells it", {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -40,7 +40,8 @@ IN_SYSTEM = (
 
 
 def render(source: str, messages=LOOP, tools=(TOOL,)) -> str:
-    return ToolRendering(ChatTemplate(source, {})).render(list(messages), list(tools), {})
+    shown, variables = format_of(source).history(list(messages), list(tools))
+    return ChatTemplate(source, {}).render(shown, variables)
 
 
 def test_a_template_that_takes_objects():
@@ -96,8 +97,9 @@ def test_a_template_that_refuses():
 @pytest.mark.parametrize(
     ("option", "template", "name"),
     [
-        ("auto", "", "hermes"),
+        ("auto", "x", "hermes"),
         ("auto", "x <tool_call> y", "hermes"),
+        ("auto", "{{ tools | tojson }} {# [TOOL_CALLS] #}", "mistral"),
         ("auto", "{{ '[TOOL_CALLS] [' }}", "mistral"),
         ("auto", "<|python_tag|>", "llama3_json"),
         ("auto", '{"name": function name, "parameters": dictionary of argument name}', "llama3_json"),
@@ -107,16 +109,24 @@ def test_a_template_that_refuses():
     ],
 )
 def test_families(option, template, name):
-    family = find_family(option, template)
-    assert family is not None
-    assert family.name == name
+    form = format_of(template, option)
+    assert form.family is not None
+    assert form.name == form.family.name == name
 
 
 def test_no_family():
-    assert find_family("none", "[TOOL_CALLS]") is None
+    form = format_of("[TOOL_CALLS]", "none")
+    assert form.family is None
+    assert form.line == "none"
+
+
+def test_an_unknown_format():
+    form = format_of(OBJECTS.replace("c.function", "'%' + c.function.name + '%' + c.function.arguments"))
+    assert form.family is None
+    assert form.line.startswith("unknown: calls of tools will not be read")
 
 
 def test_ids():
-    assert len(find_family("mistral", "").new_id()) == 9
-    assert find_family("mistral", "").new_id().isalnum()
-    assert find_family("hermes", "").new_id().startswith("call_")
+    assert len(named_family("mistral").new_id()) == 9
+    assert named_family("mistral").new_id().isalnum()
+    assert named_family("hermes").new_id().startswith("call_")

@@ -1,8 +1,8 @@
-"""The families that are known, and which of them a chat template is of."""
+"""The families that are known, by name, and the marks that a text of each shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from firelane.text.parsers import TOOL_ALIASES
 from firelane.text.tools import deepseek, gemma4, harmony, hermes, json_list, kimi_k2, llama3, mistral, tags
@@ -36,10 +36,10 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "nemotron_json": lambda _: json_list.JsonList("nemotron_json", *json_list.NEMOTRON),
     "olmo3": lambda _: PythonLines("olmo3", *OLMO3),
 }
-_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", (harmony.CHANNEL, harmony.MESSAGE)),
     ("gemma4", (gemma4.OPEN,)),
-    ("kimi_k2", (kimi_k2.SECTION[0],)),
+    ("kimi_k2", (kimi_k2.CALL[0],)),
     ("deepseek_v4", (tags.DSML, "tool_calls>")),
     ("deepseek_v32", (tags.DSML,)),
     ("deepseek_v3", (deepseek.CALL[0], deepseek.FENCED)),
@@ -63,21 +63,22 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("llama4_pythonic", ("[func_name1(",)),
     ("llama3_json", (llama3.MARK,)),
 )
-"""Marks of a family's templates, in the order in which it tells: a later family's marks may stand in the
-templates of an earlier one.
+"""Marks that a family's texts show, in the order in which it tells: a later family's marks may stand in the
+texts of an earlier one.
 """
+READERS = ("harmony",)
+"""Families whose parser is for every answer, and reads the reasoning, too."""
+UNMARKED = ("llama3_json", "llama4_pythonic")
+"""Families whose calls may have no mark."""
 
 
-def find_family(name: str, template: str) -> Family | None:
-    """name: the value of --tool-parser. A template without the marks of any family gets Hermes', the most
-    spread.
+def named_family(name: str, shown: str = "") -> Family:
+    """name: a value of --tool-parser beside auto and none. shown: what the model's template shows, by which
+    some families choose between two ways of writing.
     """
-    if name == "none":
-        return None
-    name = TOOL_ALIASES.get(name, name)
-    return _FAMILIES[_by_marks(template) if name == "auto" else name](template)
+    return _FAMILIES[TOOL_ALIASES.get(name, name)](shown)
 
 
-def _by_marks(template: str) -> str:
-    found = (name for name, marks in _MARKS if all(mark in template for mark in marks))
-    return next(found, "hermes")
+def marked_families(text: str) -> Iterator[str]:
+    """The names of families whose marks are all in the text, the likeliest first."""
+    return (name for name, marks in MARKS if all(mark in text for mark in marks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import json
 import secrets
 import string
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from firelane.text.tools.call_rules import TokenOf, free_start, held_tools, symb
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer
 from firelane.text.tools.tool import Tool
 
+Called = tuple[str, dict[str, Any]]
+"""The name and the arguments of a call."""
 _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
@@ -43,6 +46,10 @@ class Family(abc.ABC):
         """Content and calls."""
 
     @abc.abstractmethod
+    def written(self, calls: Sequence[Called]) -> str:
+        """Calls as the model writes them, for templates that do not show any."""
+
+    @abc.abstractmethod
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         """Rules of llguidance's Lark: `calls` is one call of `tools` or, if `parallel`, several; `block` is
         what follows the opening, to the end of what belongs to it. Raises RequestError where a tool's schema
@@ -65,6 +72,11 @@ class Family(abc.ABC):
     def history(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Messages in the form that the family's templates take."""
         return messages
+
+
+def named_json(called: Called, key: str = "arguments") -> str:
+    """A call as a JSON object. key: of its arguments."""
+    return json.dumps({"name": called[0], key: called[1]}, ensure_ascii=False)
 
 
 def nine_letters() -> str:

@@ -4,11 +4,13 @@ strings no escapes: what is given out is made JSON as it comes.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from typing import Any, cast
 
 from firelane.text.tools.call_rules import TokenOf, repeated, symbols, tool_rules
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family
 from firelane.text.tools.gemma4_rules import Gemma4Values
 from firelane.text.tools.json_call import ValueEnd
 from firelane.text.tools.parameters import as_json, quoted_text, text_in_json
@@ -49,12 +51,26 @@ class Gemma4(Family):
             if (yield from begins(buffer, at, CLOSE)):
                 buffer.take(at + len(CLOSE))
 
+    def written(self, calls: Sequence[Called]) -> str:
+        return "".join(f"{OPEN}call:{name}{_written(arguments)}{CLOSE}" for name, arguments in calls)
+
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         values = Gemma4Values(self.delimiters, QUOTE, token_of)
         opened = f"{symbols(OPEN, self.delimiters, token_of)} block"
         calls = f"calls: {repeated(opened, '', parallel=parallel)}\n"
         block = f"block: call {symbols(CLOSE, self.delimiters, token_of)}\n"
         return calls + block + tool_rules(tools, values.call) + values.text
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return f"{QUOTE}{value}{QUOTE}"
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value).items()
+        return f"{{{','.join(f'{key}:{_written(one)}' for key, one in fields)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, cast(list[Any], value)))}]"
+    return json.dumps(value)
 
 
 def _value(buffer: StreamBuffer, depth: int) -> Reading[bool]:

@@ -8,12 +8,13 @@ Analysis is reasoning, a message to a function is a call, all else is content.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from firelane.text.tools.call_rules import TokenOf, held_tools, inline_arguments, symbols, tool_rules
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family
 from firelane.text.tools.harmony_history import harmony_history
 from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, match, skip_space, until
@@ -47,6 +48,14 @@ class Harmony(Family):
                 return
             head = yield from _head(buffer, at)
             yield from _message(buffer, head)
+
+    def written(self, calls: Sequence[Called]) -> str:
+        made = [
+            f"{CHANNEL}commentary to={FUNCTIONS}{name} {CONSTRAIN}json{MESSAGE}"
+            f"{json.dumps(arguments, ensure_ascii=False)}{CALL}"
+            for name, arguments in calls
+        ]
+        return f"{START}assistant".join(made)
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
         """One call, as the format's templates show no more, after as much analysis as the model wants."""

@@ -13,7 +13,7 @@ from firelane.text.tools.call_rules import (
     repeated,
     tool_rules,
 )
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family, named_json
 from firelane.text.tools.json_call import read_call
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, skip_space, until
 from firelane.text.tools.tool import Tool
@@ -36,6 +36,9 @@ class Hermes(Family):
             at = yield from skip_space(buffer, 0)
             if (yield from begins(buffer, at, CLOSE)):
                 buffer.take(at + len(CLOSE))
+
+    def written(self, calls: Sequence[Called]) -> str:
+        return "\n".join(f"{OPEN}\n{named_json(called)}\n{CLOSE}" for called in calls)
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         tail = quoted("}\n")

@@ -15,7 +15,7 @@ from firelane.text.tools.call_rules import (
     repeated,
     tool_rules,
 )
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family, named_json
 from firelane.text.tools.json_call import read_list
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, skip_space, until
 from firelane.text.tools.tool import Tool
@@ -44,6 +44,9 @@ class JsonList(Family):
                 at = yield from skip_space(buffer, 0)
                 ends = yield from begins(buffer, at, self._close)
                 buffer.take(at + len(self._close) if ends else 0)
+
+    def written(self, calls: Sequence[Called]) -> str:
+        return f"{self._mark}[{', '.join(map(named_json, calls))}]{self._close}"
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         def call(tool: Tool) -> str:

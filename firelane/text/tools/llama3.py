@@ -10,7 +10,7 @@ from typing import Any
 
 from firelane.text.constraints import single_line
 from firelane.text.tools.call_rules import TokenOf, held_tools, tool_rules, unmarked_start
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family, named_json
 from firelane.text.tools.json_call import read_call
 from firelane.text.tools.parameters import moved_references
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space, until
@@ -42,6 +42,9 @@ class Llama3Json(Family):
             at = yield from skip_space(buffer, at + 1)
             if not (yield from read_call(buffer, at, known_only=True)):
                 return
+
+    def written(self, calls: Sequence[Called]) -> str:
+        return "; ".join(named_json(called, "parameters") for called in calls)
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
         """One call, as the family's templates refuse messages with more. It is told as a schema, not as text

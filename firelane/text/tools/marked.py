@@ -4,12 +4,13 @@ V3.1, Kimi K2.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firelane.text.tools.call_rules import TokenOf, inline_arguments, quoted, repeated, symbols, tool_rules
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family
 from firelane.text.tools.json_call import stream_value
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, match, skip_space, until
 from firelane.text.tools.tool import Tool
@@ -85,6 +86,16 @@ class Marked(Family):
             return at
         buffer.take(at + len(mark))
         return (yield from skip_space(buffer, 0))
+
+    def written(self, calls: Sequence[Called]) -> str:
+        marks = self._marks
+        made = [
+            f"{marks.call[0]}{marks.before_name}{name}{f':{i}' if marks.number else ''}"
+            f"{marks.before_arguments}{json.dumps(arguments, ensure_ascii=False)}{marks.after_arguments}"
+            f"{marks.call[1]}"
+            for i, (name, arguments) in enumerate(calls)
+        ]
+        return f"{marks.section[0]}{marks.between.join(made)}{marks.section[1]}"
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         marks = self._marks

@@ -16,7 +16,7 @@ from firelane.text.tools.call_rules import (
     repeated,
     tool_rules,
 )
-from firelane.text.tools.family import Family, nine_letters
+from firelane.text.tools.family import Called, Family, named_json, nine_letters
 from firelane.text.tools.json_call import read_call, read_list, stream_value
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, match, skip_space, until
 from firelane.text.tools.tool import Tool
@@ -62,6 +62,13 @@ class Mistral(Family):
         buffer.start_call(head[1])
         yield from stream_value(buffer)
         return True
+
+    def written(self, calls: Sequence[Called]) -> str:
+        if self._names_first:
+            return "".join(
+                f"{CALLS}{name}{ARGS}{json.dumps(arguments, ensure_ascii=False)}" for name, arguments in calls
+            )
+        return f"{CALLS} [{', '.join(map(named_json, calls))}]"
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         mark, args = mark_symbol(CALLS, token_of), mark_symbol(ARGS, token_of)

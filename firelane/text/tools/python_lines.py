@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firelane.text.tools.call_rules import TokenOf, mark_symbol, quoted, repeated, tool_rules
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family
 from firelane.text.tools.python_rules import python_arguments
-from firelane.text.tools.pythonic import read_python_call
+from firelane.text.tools.pythonic import python_call, read_python_call
 from firelane.text.tools.raw_text import RuleWriter
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, skip_space, until
 from firelane.text.tools.tool import Tool
@@ -35,6 +35,9 @@ class PythonLines(Family):
                 at = yield from skip_space(buffer, 0)
             if (yield from begins(buffer, at, self._close)):
                 buffer.take(at + len(self._close))
+
+    def written(self, calls: Sequence[Called]) -> str:
+        return "\n".join((self.opening, *map(python_call, calls), self._close))
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         writer = RuleWriter("part")

@@ -16,7 +16,7 @@ from firelane.text.tools.call_rules import (
     tool_rules,
     unmarked_start,
 )
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family
 from firelane.text.tools.json_call import read_call
 from firelane.text.tools.parameters import quoted_text
 from firelane.text.tools.python_rules import python_arguments
@@ -29,6 +29,11 @@ _NAME = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*\(")
 _NO_NAME = re.compile(r"[^\s\w.(-]")
 _KEY = re.compile(r"\s*(?:([^\W\d]\w*)\s*=|\))")
 _NO_KEY = re.compile(r"[^\s\w=)]")
+
+
+def python_call(called: Called) -> str:
+    """A call as Python writes it."""
+    return f"{called[0]}({', '.join(f'{key}={value!r}' for key, value in called[1].items())})"
 
 
 class Pythonic(Family):
@@ -61,6 +66,10 @@ class Pythonic(Family):
             if (yield from begins(buffer, at, self._close)):
                 buffer.take(at + len(self._close))
         return read
+
+    def written(self, calls: Sequence[Called]) -> str:
+        listed = f"[{', '.join(map(python_call, calls))}]"
+        return f"{self._open}{listed}{self._close}" if self._marked else listed
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         writer = RuleWriter("part")

@@ -5,12 +5,13 @@ The arguments are given out as JSON as they come: strings piece by piece, all el
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
 from firelane.text.tools.argument_schema import argument_schema
 from firelane.text.tools.call_rules import TokenOf
-from firelane.text.tools.family import Family
+from firelane.text.tools.family import Called, Family
 from firelane.text.tools.parameters import STRING, Schema, as_json, kinds_of, quoted_text, text_in_json
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, match, skip_space, until
 from firelane.text.tools.tagged_rules import TaggedRules
@@ -112,6 +113,22 @@ class Tagged(Family):
             buffer.arguments(as_json(value, kinds) if mark else value)
         buffer.take(len(mark))
         return bool(mark)
+
+    def written(self, calls: Sequence[Called]) -> str:
+        tags, made = self._tags, [self._written_call(called) for called in calls]
+        blocks = ["".join(made)] if tags.many else made
+        first, last = self.opening + (tags.gap if tags.call else ""), closing(self.opening)
+        return "\n".join(f"{first}{block}{last}" for block in blocks)
+
+    def _written_call(self, called: Called) -> str:
+        tags = self._tags
+        line = "\n" if tags.lines else ""
+        text = f"{tags.call}{called[0]}{tags.call_end}{tags.gap}"
+        for key, value in called[1].items():
+            is_string = isinstance(value, str)
+            said = value if is_string else json.dumps(value, ensure_ascii=False)
+            text += f"{tags.key_mark(key, string=is_string)}{line}{said}{line}{tags.value_close}{tags.gap}"
+        return text + (tags.call_close + tags.gap if tags.call else "")
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         return TaggedRules(self._tags, token_of).write(tools, parallel=parallel)
