@@ -28,7 +28,7 @@ from pathlib import Path
 from firelane import env
 from firelane.child_process import Replacements
 from firelane.engine.grammar.trial_process import HelperTrials
-from firelane.sandbox.confine import confine, forbid_programs
+from firelane.sandbox.confine import confine, serve_only
 cache = Path(sys.argv[1])
 settings = env.read({"FIRELANE_CXX": "/usr/bin/g++"})
 began = time.perf_counter()
@@ -36,7 +36,7 @@ confine(settings, cache, [cache])
 confined = time.perf_counter()
 HelperTrials.fork(Replacements())
 forked = time.perf_counter()
-forbid_programs()
+serve_only()
 print(confined - began, forked - confined, time.perf_counter() - forked)
 """
 SETUPS = 20

@@ -24,6 +24,10 @@ GIB = 1 << 30
 ROLES = ("both", "prefill", "decode")
 
 
+STORE_INDEX = ".store.json"
+"""In the directory of a model whose weights lie in an object store."""
+
+
 class HostsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts that an engine's ranks are on, of which this process's is number `own`. address, port: where host
     0 takes connections of the others. key_file: with the secret that all share; None: FIRELANE_CLUSTER_KEY.
@@ -261,6 +265,11 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
         if not self.prefix_cache and self.tiers is not None:
             raise UsageError(f"{self.tiers.option}: pages are found by the prefix cache; leave it on")
         self._check_choices(scheduling_policy=SCHEDULING_POLICIES, role=ROLES, kv_transport=KV_TRANSPORTS)
+
+    @property
+    def reads_store(self) -> bool:
+        """Whether weights come from an object store."""
+        return (self.model_dir / STORE_INDEX).exists()
 
     def to_json(self) -> str:
         return msgspec.json.encode(self, enc_hook=str).decode()

@@ -158,6 +158,42 @@ def for_sandbox(**changes: str) -> dict[str, str]:
     return {**{name: os.environ[name] for name in names if name in os.environ}, **changes}
 
 
+ENGINE_NAMES = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR", "TEMP", "TMP"),
+        *("NO_COLOR", "SYSTEMROOT", "VIRTUAL_ENV", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+        *("CPATH", "LIBRARY_PATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "COMPILER_PATH", "SDKROOT"),
+        *("GLIBC_TUNABLES", "TOKENIZERS_PARALLELISM", "CCACHE_DIR", "SCCACHE_DIR"),
+        *(f"{PREFIX}{name}" for name in KNOWN - {"CLUSTER_KEY"}),
+    )
+)
+"""Variables that an engine, its ranks and its compiler have a use for."""
+ENGINE_PREFIXES = (
+    *("LC_", "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "ASAN_", "UBSAN_", "ZIG_"),
+    *("CUDA_", "NVIDIA_", "TRITON_", "NCCL_", "UCX_", "NIXL_"),
+)
+STORE_NAMES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+STORE_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
+"""Of clients of object stores: addresses, and credentials."""
+
+
+def for_engine(
+    *, stores: bool, hosts: bool, environ: Mapping[str, str] = os.environ, **changes: str
+) -> dict[str, str]:
+    """The environment of an engine: what it has a use for, and no secret that it does not need. stores: it
+    reads weights from an object store, with the credentials here; hosts: it proves to other hosts that it
+    has the cluster's key."""
+
+    def is_needed(name: str) -> bool:
+        if name in ENGINE_NAMES or name.startswith(ENGINE_PREFIXES):
+            return True
+        if name == f"{PREFIX}CLUSTER_KEY":
+            return hosts
+        return stores and (name.upper() in STORE_NAMES or name.startswith(STORE_PREFIXES))
+
+    return {**{name: value for name, value in environ.items() if is_needed(name)}, **changes}
+
+
 def for_child(**changes: str) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}

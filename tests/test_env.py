@@ -80,3 +80,35 @@ def test_an_agent_gets_settings_of_its_libraries_and_no_secret(monkeypatch: pyte
     assert "UCX_TLS" not in env.for_agent(confined=False)
     monkeypatch.setenv("UCX_TLS", "rc,tcp")
     assert env.for_agent(confined=True)["UCX_TLS"] == "rc,tcp"
+
+
+SECRETS = {
+    "HF_TOKEN": "hf_x",
+    "OPENAI_API_KEY": "sk-x",
+    "ANTHROPIC_API_KEY": "sk-y",
+    "GITHUB_TOKEN": "ghp_x",
+    "DATABASE_URL": "postgres://u:p@h/d",
+    "KUBECONFIG": "/root/.kube/config",
+}
+CLOUD = {"AWS_SECRET_ACCESS_KEY": "s", "AZURE_CLIENT_SECRET": "t", "GOOGLE_APPLICATION_CREDENTIALS": "/key"}
+NEEDED = {
+    "PATH": "/bin",
+    "LC_ALL": "C.UTF-8",
+    "OMP_NUM_THREADS": "2",
+    "FIRELANE_CACHE_DIR": "/cache",
+    "CUDA_VISIBLE_DEVICES": "0",
+    "PYTHONPATH": "/lib",
+}
+KEY = {"FIRELANE_CLUSTER_KEY": "k"}
+
+
+@pytest.mark.parametrize("stores", [False, True])
+@pytest.mark.parametrize("hosts", [False, True])
+def test_an_engine_gets_no_secret_that_it_does_not_need(stores: bool, hosts: bool) -> None:
+    found = env.for_engine(stores=stores, hosts=hosts, environ=SECRETS | CLOUD | NEEDED | KEY)
+    assert found == NEEDED | (CLOUD if stores else {}) | (KEY if hosts else {})
+
+
+def test_every_setting_of_an_engine_reaches_it() -> None:
+    known = {f"FIRELANE_{name}": "1" for name in env.KNOWN - {"CLUSTER_KEY"}}
+    assert env.for_engine(stores=False, hosts=False, environ=known) == known

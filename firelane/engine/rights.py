@@ -18,14 +18,14 @@ from firelane.engine.grammar.trial_process import ChildTrial, HelperTrials, Star
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
 from firelane.nixl.processes import AgentProcesses, HelperAgents
-from firelane.sandbox.confine import confine, forbid_network, forbid_programs
+from firelane.sandbox.confine import confine, forbid_network, serve_only
 from firelane.sandbox.system import this_machine
 from firelane.weights import checked_json
 
 log = logging.getLogger(__name__)
-GGUF_INDEX, STORE_INDEX = "gguf.json", ".store.json"
-"""In the directory of a model whose weights lie in GGUF files, or in an object store. Whoever reads them is
-not imported here: NumPy starts threads."""
+GGUF_INDEX = "gguf.json"
+"""In the directory of a model whose weights lie in GGUF files. Whoever reads it is not imported here: NumPy
+starts threads."""
 Settle = Callable[[], None]
 
 
@@ -49,9 +49,10 @@ class Rights:
             check()
 
     def loaded(self, settle: Settle) -> None:
-        """No program needs to be started any more. settle: returns when no weights are read any more."""
+        """Serving begins: no program needs to be started any more. settle: returns when no weights are read
+        any more."""
         if self.is_confined:
-            forbid_programs()
+            serve_only(network=self.network)
         if self.network:
             threading.Thread(target=_forbid_later, args=(settle,), name="sandbox", daemon=True).start()
 
@@ -70,7 +71,7 @@ def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
     if takes_gpu(config.backend):
         log.info("sandbox: engines on a GPU have none, its driver needs too much")
         return given
-    network = (config.model_dir / STORE_INDEX).exists() or config.hosts is not None
+    network = config.reads_store or config.hosts is not None
     confine(env.read(), config.cache_dir, *_files(config), network=network)
     given = replace(given, is_confined=True, network=network)
     if not has_grammars:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from firelane import env
 from firelane.child_process import state
 from firelane.child_process.ending import exited, in_words
 from firelane.engine_config import EngineConfig
@@ -186,7 +187,8 @@ class EngineSupervisor:
                 passed.append(peers.fileno())
                 command.append(f"peers={peers.fileno()}")
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
-            self._process = subprocess.Popen(command, pass_fds=passed, process_group=0)
+            environ = env.for_engine(stores=self._config.reads_store, hosts=self._config.hosts is not None)
+            self._process = subprocess.Popen(command, pass_fds=passed, process_group=0, env=environ)
             on_error.pop_all()
         self._group.enter(self._process.pid)
         if self._on_acceptor is not None and acceptor is not None:

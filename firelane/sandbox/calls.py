@@ -14,8 +14,20 @@ DATAGRAM, RAW = 2, 3
 
 NETWORK = "socket connect bind listen accept accept4"
 OTHER_PROCESSES = (
-    "ptrace process_vm_readv process_vm_writev process_madvise pidfd_getfd kcmp perf_event_open userfaultfd"
+    "ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp "
+    "perf_event_open userfaultfd move_pages migrate_pages get_robust_list rt_sigqueueinfo rt_tgsigqueueinfo"
 )
+SCHEDULING = "sched_setscheduler sched_setparam sched_setattr"
+"""Real-time priorities take a processor from everyone else."""
+MESSAGES = (
+    "shmget shmat shmctl shmdt semget semop semctl semtimedop msgget msgsnd msgrcv msgctl "
+    "mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr"
+)
+"""Memory, semaphores and queues that have names for other programs of the machine (System V, POSIX)."""
+OWN_PROCESS = 0
+"""As the id of a process or thread: the one that calls."""
+PRIORITY_OF_PROCESS, IO_PRIORITY_OF_PROCESS = 0, 1
+"""PRIO_PROCESS and IOPRIO_WHO_PROCESS: not of a group, and not of a user."""
 NAMESPACES = (
     "unshare setns mount umount2 pivot_root chroot mount_setattr move_mount open_tree fsopen fsconfig "
     "fsmount fspick"
@@ -34,7 +46,16 @@ RINGS = "io_uring_enter io_uring_register io_uring_setup"
 """What is asked for through them passes no filter."""
 
 NEVER = (
-    *(Refused(call=name) for name in f"{OTHER_PROCESSES} {NAMESPACES} {SYSTEM}".split()),
+    *(
+        Refused(call=name)
+        for name in f"{OTHER_PROCESSES} {NAMESPACES} {SYSTEM} {SCHEDULING} {MESSAGES}".split()
+    ),
+    Refused(call="prlimit64", argument=0, values=(OWN_PROCESS,), others=True),
+    Refused(call="sched_setaffinity", argument=0, values=(OWN_PROCESS,), others=True),
+    Refused(call="setpriority", argument=0, values=(PRIORITY_OF_PROCESS,), others=True),
+    Refused(call="setpriority", argument=1, values=(OWN_PROCESS,), others=True),
+    Refused(call="ioprio_set", argument=0, values=(IO_PRIORITY_OF_PROCESS,), others=True),
+    Refused(call="ioprio_set", argument=1, values=(OWN_PROCESS,), others=True),
     *(Refused(call=name, error=errno.ENOSYS) for name in RINGS.split()),
     # Arguments in memory cannot be looked at: the C library then takes clone, whose flags are a number.
     Refused(call="clone3", error=errno.ENOSYS),

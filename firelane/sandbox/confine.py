@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from firelane.sandbox import landlock, seccomp
 from firelane.sandbox.calls import NEVER, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
 from firelane.sandbox.landlock import WRITE
 from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, fabric_rules, python_rules
-from firelane.sandbox.seccomp import Refused
+from firelane.sandbox.serving import serving_calls
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def confine_worker() -> None:
         if landlock.abi(machine):
             landlock.restrict(machine, python_rules())
         if seccomp.has_filters(machine):
-            seccomp.refuse(machine, [*NEVER, *NO_FILE_RIGHTS, *NO_NETWORK, *NO_PROGRAMS])
+            seccomp.allow_only(machine, serving_calls())
 
 
 def confine_agent() -> None:
@@ -79,22 +79,24 @@ def confine_agent() -> None:
             seccomp.refuse(machine, [*NEVER, *NO_FILE_RIGHTS, *NO_PROGRAMS])
 
 
-def forbid_programs() -> None:
-    """No thread of this process starts a program, or changes rights of files, from now on."""
-    _forbid([*NO_PROGRAMS, *NO_FILE_RIGHTS], "programs may still be started")
+def serve_only(*, network: bool = False) -> None:
+    """All threads of this process make only the system calls of serving from now on: they start no program
+    and no process. network: connections may still be opened, until `forbid_network`."""
+    calls = serving_calls(network=network)
+    _close(lambda machine: seccomp.allow_only(machine, calls), "all system calls but a few may be made")
 
 
 def forbid_network() -> None:
     """No thread of this process opens a connection from now on."""
-    _forbid(NO_NETWORK, "the network may still be used")
+    _close(lambda machine: seccomp.refuse(machine, NO_NETWORK), "the network may still be used")
 
 
-def _forbid(calls: Sequence[Refused], otherwise: str) -> None:
+def _close(install: Callable[[Machine], None], otherwise: str) -> None:
     machine = this_machine()
     if machine is None or not seccomp.has_filters(machine):
         return
     try:
-        seccomp.refuse(machine, calls)
+        install(machine)
     except OSError as error:
         log.warning("sandbox: %s (%s)", otherwise, error.strerror)
 

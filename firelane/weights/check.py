@@ -127,7 +127,7 @@ class BackgroundCheck:
 
     def _move(self, after_s: float = 0.0) -> None:
         with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)  # Linux: the calling thread's
         if self._pages is not None and not self._stopped.wait(after_s):
             self._pages.move(self._stopped.is_set)
 

@@ -15,7 +15,7 @@ import pytest
 
 from firelane.child_process import Replacements
 from firelane.engine import rights
-from firelane.engine_config import EngineConfig
+from firelane.engine_config import STORE_INDEX, EngineConfig
 from firelane.errors import CacheError
 from firelane.weights.fingerprint import FileStamp
 from firelane.weights.gguf.index import NAME as GGUF_NAME
@@ -29,7 +29,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     helper = type("Helper", (), {"start": None, "check": lambda: None})
     monkeypatch.setattr(rights, "this_machine", lambda: "here")
     monkeypatch.setattr(rights, "confine", lambda *_, network: found.append(("files", network)))
-    monkeypatch.setattr(rights, "forbid_programs", lambda: found.append("programs"))
+    monkeypatch.setattr(rights, "serve_only", lambda *, network: found.append(("calls", network)))
     monkeypatch.setattr(rights, "forbid_network", lambda: found.append("network"))
     monkeypatch.setattr(rights.HelperTrials, "fork", lambda _: helper)
     return found
@@ -43,12 +43,12 @@ def test_files_and_network_at_once_and_programs_later(tmp_path: Path, done: list
     given = rights.rights_of(config(tmp_path))
     assert done == [("files", False)]
     given.loaded(lambda: None)
-    assert done == [("files", False), "programs"]
+    assert done == [("files", False), ("calls", False)]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_model_in_a_store_keeps_the_network_until_it_is_read(tmp_path, done, fails: bool) -> None:
-    (tmp_path / rights.STORE_INDEX).touch()
+    (tmp_path / STORE_INDEX).touch()
     read = threading.Event()
 
     def settle() -> None:
@@ -57,7 +57,7 @@ def test_a_model_in_a_store_keeps_the_network_until_it_is_read(tmp_path, done, f
             raise CacheError("damaged")
 
     rights.rights_of(config(tmp_path)).loaded(settle)
-    assert done == [("files", True), "programs"]
+    assert done == [("files", True), ("calls", True)]
     (thread,) = [one for one in threading.enumerate() if one.name == "sandbox"]
     read.set()
     thread.join()
@@ -116,4 +116,4 @@ def test_the_index_of_a_store_goes_by_the_name_that_readers_know() -> None:
     name = "firelane.weights.remote"
     if importlib.util.find_spec(name) is None:
         pytest.skip("no reader of stores is installed")
-    assert importlib.import_module(name).NAME == rights.STORE_INDEX
+    assert importlib.import_module(name).NAME == STORE_INDEX

@@ -30,22 +30,32 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
-def test_an_engine_serves_confined_and_its_helper_ends_with_it(tmp_path: Path) -> None:
+def test_an_engine_serves_confined_and_its_helpers_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+
     async def scenario() -> None:
         async with Gateway(engine_config(tmp_path)) as gateway:
             ready = await gateway.connect()
-            own, (helper,) = status(ready.pid), children(ready.pid)
+            own, helpers = status(ready.pid), children(ready.pid)
+            assert len(helpers) == 2
             assert (own["NoNewPrivs"], own["Seccomp"]) == ("1", "2")
+            environ = Path(f"/proc/{ready.pid}/environ").read_bytes()
+            assert b"PATH=" in environ
+            assert b"HF_TOKEN" not in environ
             for thread in Path(f"/proc/{ready.pid}/task").iterdir():
                 assert status(int(thread.name)).get("Seccomp_filters", "2") == "2"
-            assert status(helper).get("Seccomp_filters", "1") == "1"  # it may start programs
+            for helper in helpers:
+                assert status(helper).get("Seccomp_filters", "1") == "1"  # it may start programs
             gateway.send(Submit([request(1)]))
             assert len((await gateway.tokens_of(1))[0]) == 6
             gateway.supervisor.kill()
             while not gateway.exits:
                 await asyncio.sleep(0)
-            while (Path("/proc") / str(helper)).exists() and status(helper)["State"][0] not in "ZX":
-                await asyncio.sleep(0.001)
+            for helper in helpers:
+                while (Path("/proc") / str(helper)).exists() and status(helper)["State"][0] not in "ZX":
+                    await asyncio.sleep(0.001)
 
     asyncio.run(scenario())
 

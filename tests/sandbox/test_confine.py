@@ -87,7 +87,7 @@ TRIES = {
 }
 confine.confine(env.read({"FIRELANE_CXX": "/nowhere"}), cache, [model])
 before = {name: in_a_thread(work) for name, work in TRIES.items()}
-confine.forbid_programs()
+confine.serve_only()
 print(json.dumps([before, in_a_thread(TRIES["program"])]))
 """
 
@@ -263,7 +263,7 @@ from firelane.sandbox import confine
 script, made = Path(sys.argv[1]), Path(sys.argv[2])
 confine.confine(env.read({"FIRELANE_CXX": str(script)}), made.parent, [])
 made.chmod(0o755)
-confine.forbid_programs()
+confine.serve_only()
 try:
     made.chmod(0o644)
 except OSError as error:

@@ -22,7 +22,7 @@ from firelane.backends.rank_words import HELLO, LOADED, READY, receive_task, sen
 from firelane.child_process import end_with_parent
 from firelane.contract import GivenBack, private_bytes
 from firelane.errors import FirelaneError
-from firelane.sandbox.confine import forbid_programs
+from firelane.sandbox.confine import serve_only
 from firelane.telemetry import logs
 
 POLL_S = 0.0005
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         send_failure(sock, f"{error}" or "out of memory")
         return 1
     if task.config.sandbox:
-        forbid_programs()  # the first rank's sandbox is this process's, too
+        serve_only()  # the first rank's sandbox is this process's, too
     threading.Thread(target=_obey, args=(sock, executor), daemon=True).start()
     sock.sendall(LOADED + READY + SIZES.pack(executor.weights_bytes, executor.kv_bytes))
     executor.follow()

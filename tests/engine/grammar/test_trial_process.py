@@ -20,12 +20,12 @@ from pathlib import Path
 from firelane import env
 from firelane.child_process import Replacements
 from firelane.engine.grammar.trial_process import HelperTrials
-from firelane.sandbox.confine import confine, forbid_programs
+from firelane.sandbox.confine import confine, serve_only
 
 confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [Path(sys.argv[1])])
 replaced = Replacements()
 helper = HelperTrials.fork(replaced)
-forbid_programs()
+serve_only()
 
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
@@ -78,7 +78,7 @@ from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.trial_process import HelperTrials
 from firelane.errors import MachineError
-from firelane.sandbox.confine import confine, forbid_programs
+from firelane.sandbox.confine import confine, serve_only
 from firelane.wire.frames import Grammar
 
 model, number = Path(sys.argv[1]), int(sys.argv[3])
@@ -86,7 +86,7 @@ nursery.ANSWER_S = 1.0
 replaced = Replacements()
 confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [model])
 helpers = HelperTrials.fork(replaced)
-forbid_programs()
+serve_only()
 limits = GrammarLimits(trial_wall_s=2.0 if number == signal.SIGSTOP else 600.0, trial_cpu_s=600.0)
 sandbox = Sandbox(model, 4096, limits, helpers.start, replaced)
 SLOW = Grammar("regex", "(a|b)*a(a|b){11}")
