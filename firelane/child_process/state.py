@@ -3,6 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
+
+
+class ProcessState(Protocol):
+    """One process, as its system sees it: known to who has started it, asked by who watches."""
+
+    def is_stopped(self) -> bool:
+        """Whether the system does not run it (SIGSTOP)."""
+        ...
+
+    def waited_s(self) -> float:
+        """Time that its threads have waited for a processor so far, together; 0 where nobody knows."""
+        ...
+
+
+class UnknownProcess:
+    """ProcessState of a process that is not of this machine."""
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def waited_s(self) -> float:
+        return 0.0
+
+
+class LocalProcess:
+    """ProcessState of a child that nobody has waited for."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def is_stopped(self) -> bool:
+        return is_stopped(self._pid)
+
+    def waited_s(self) -> float:
+        return waited_s(self._pid)
 
 
 def is_stopped(pid: int | None) -> bool:

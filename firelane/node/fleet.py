@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from firelane.child_process.state import ProcessState
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
 from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
-from firelane.process_state import ProcessState
 from firelane.wire.frames import Failed, Ready
 
 log = logging.getLogger(__name__)

@@ -176,7 +176,7 @@ def test_a_killed_process_gives_back_what_its_requests_held(server: ServerProces
     answers = each(server, "POST", "/v1/completions", NARROW, json=BODY)
     assert {answer.status_code for answer in answers} == {200}
     assert server.engine_pids == [engine]
-    assert "another one is started" in server.log
+    assert server.log.count("child_replaced kind=gateway") >= 2
 
 
 def test_requests_of_the_other_process_go_on(open_server: ServerProcess) -> None:
@@ -214,3 +214,17 @@ def test_a_successor_takes_the_port_from_both(environ: dict[str, str]) -> None:
             assert {request.result()[0] for request in begun} == {200}
             assert old.process.wait(TIMEOUT_S) == 0
             assert status(new.url) == 200
+
+
+def test_a_stopped_process_is_replaced_and_its_connections_are_answered(server: ServerProcess) -> None:
+    """Connections that nobody has accepted yet go to its successor."""
+    (stopped, other), key = gateways(server), {"authorization": f"Bearer {SERVER}"}
+    os.kill(stopped, signal.SIGSTOP)
+    answers = each(server, "POST", "/v1/completions", json=BODY)
+    assert {answer.status_code for answer in answers} == {200}
+    wait_until(lambda: len(gateways(server)) == 2 and stopped not in gateways(server))
+    assert other in gateways(server)
+    page = httpx.get(server.url + "/metrics", headers=key, timeout=TIMEOUT_S).text
+    count = re.search(r'^firelane:child_replacements_total\{kind="gateway"\} (\d+)', page, re.MULTILINE)
+    assert count is not None
+    assert int(count[1]) >= 1

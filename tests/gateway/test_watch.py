@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.gateway.engines import watch
+from firelane.child_process import silence as watch
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.watch import Deadlines, Heartbeat
 from firelane.wire.frames import Beat

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from firelane.child_process.state import ProcessState, UnknownProcess
 from firelane.gateway.engines.children import NO_BEAT
 from firelane.gateway.engines.connection import Connection
 from firelane.gateway.engines.delivery import Delivery
@@ -24,7 +25,6 @@ from firelane.gateway.engines.protocol import protocol_problem
 from firelane.gateway.engines.refusal import error_of
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
-from firelane.process_state import ProcessState, UnknownProcess
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
     Asleep,

@@ -137,6 +137,10 @@ class Figures(msgspec.Struct, frozen=True, array_like=True, tag="figures"):
     dump: Dump
 
 
+class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive"):
+    """The event loop of the process runs: sent each second that brings no Figures."""
+
+
 class Listening(msgspec.Struct, frozen=True, array_like=True, tag="listening"):
     """The process has done so."""
 
@@ -173,7 +177,7 @@ ToGateway = (
     | Listen
     | Collect
 )
-ToOwner = Listening | Emptied | Relay | Fatal | Figures | Want | Used
+ToOwner = Alive | Listening | Emptied | Relay | Fatal | Figures | Want | Used
 Message = ToGateway | ToOwner
 
 

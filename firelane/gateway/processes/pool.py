@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from firelane.child_process import Replacements
 from firelane.child_process.ending import exited
 from firelane.errors import FirelaneError, MachineError
 from firelane.gateway.config import GatewayConfig
@@ -48,7 +48,7 @@ from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets, listen_erro
 from firelane.gateway.share import Share
 from firelane.gateway.tenants.counts import SharedCounts
 
-log = logging.getLogger(__name__)
+KIND = "gateway"
 REFRESH_S = 1.0
 END_S = 2.0
 """For a process to end by itself beyond the time that its requests have."""
@@ -85,6 +85,7 @@ class GatewayPool:
         )
         self._sockets: list[socket.socket] = []
         self._gateway: Gateway | None = None
+        self._replaced = Replacements()
         self._next_number = 1
         self._young = self._turn = 0
         self._ending = False
@@ -117,6 +118,7 @@ class GatewayPool:
         self.engines.connect(process)
         if self._sockets:
             self._give_sockets(process)
+        process.watch_silence()
         self._spawn(self._watch(process))
 
     def _setup(self, process: Child) -> Setup:
@@ -134,7 +136,8 @@ class GatewayPool:
 
     async def _watch(self, process: Child) -> None:
         await exited(process.child)
-        code = process.child.wait()
+        process.watch.end()
+        ending = process.ending()
         process.control.read_rest()
         process.control.close()
         process.ended.set()
@@ -147,10 +150,8 @@ class GatewayPool:
         if self._ending or self._processes.get(process.index) is not process:
             return
         lived_s = time.monotonic() - process.began_s
-        log.warning(
-            "gateway_exit index=%d pid=%d code=%d lived_s=%.1f; another one is started",
-            *(process.index, process.child.pid, code, lived_s),
-        )
+        reason = f"gateway {process.index} (pid {process.child.pid}) {ending} after {lived_s:.1f} s"
+        self._replaced.note(KIND, reason)
         await self._start_again(process.index, lived_s)
 
     async def _start_again(self, index: int, lived_s: float) -> None:
@@ -165,13 +166,15 @@ class GatewayPool:
         while not self._ending:
             try:
                 self._launch(index)
+                self._replaced.works(KIND)
                 return
             except OSError as error:
-                log.error("gateway_not_started error=%r retry_s=%g", str(error), PAUSE_S)
+                self._replaced.fails(KIND, f"no process for gateway {index}: {error}")
             await asyncio.sleep(PAUSE_S)
 
     def _on_message(self, index: int, message: Message, fds: list[int]) -> None:
         process = self._processes[index]
+        process.note_message()
         if isinstance(message, Relay):
             self._answer(socket.socket(fileno=fds[0]))
         elif isinstance(message, Listening):
@@ -226,6 +229,7 @@ class GatewayPool:
         """The server of all processes. gateway: that of this one."""
         self._gateway = gateway
         gateway.services.metrics.registry.pids = self._pids
+        self._replaced = gateway.services.replaced
         return self
 
     def _running(self) -> list[Child]:

@@ -23,6 +23,7 @@ from firelane.gateway.engines.routing import Router
 from firelane.gateway.http.relay import Relay
 from firelane.gateway.processes.config_text import from_text
 from firelane.gateway.processes.control import (
+    Alive,
     Answer,
     Collect,
     ControlChannel,
@@ -188,12 +189,14 @@ class GatewayProcess:
             self._gateway.services.models.remove(self._served[name])
 
     def _report(self, turn: int = 0) -> None:
-        """Figures of the metrics, where there are new ones or they are asked for."""
+        """Figures of the metrics, where there are new ones or they are asked for; else a sign of life."""
         if self._gateway is not None:
             dump = self._gateway.services.metrics.registry.dump()
             if turn or dump != self._reported:
                 self._control.send(Figures(turn, dump))
                 self._reported = dump
+                return
+        self._control.send(Alive())
 
     def _report_again(self) -> None:
         """Figures are sent without being asked for: a process may be killed before it is."""
