@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from firelane.text.history import AS_SENT, HistoryShape, arranged, joined
 from firelane.text.reasoning import ReasoningMarks
 from firelane.text.telling import Telling
 from firelane.text.template_probe import Messages
@@ -20,7 +21,8 @@ class ChatFormat:
     """name: of --tool-parser, "none" where calls are not to be read, UNKNOWN where nobody knows how this
     model writes calls. family: writes, reads and forces calls; None where calls are not read. reader: reads
     every answer, reasoning and content, too. marks: around reasoning, None where it has none. telling: how
-    tools and earlier calls are shown. reasons: how this was found, one sentence each.
+    tools and earlier calls are shown. shape: where the template takes earlier turns. reasons: how this was
+    found, one sentence each.
     """
 
     name: str
@@ -28,6 +30,7 @@ class ChatFormat:
     family: Family | None = None
     reader: Family | None = None
     marks: ReasoningMarks | None = None
+    shape: HistoryShape = AS_SENT
     reasons: tuple[str, ...] = ()
 
     @property
@@ -50,7 +53,9 @@ class ChatFormat:
     def history(self, messages: Messages, tools: list[dict[str, Any]]) -> tuple[Messages, dict[str, Any]]:
         """Messages and variables for the template, tools among them."""
         shaper = self.reader or self.family
-        return self.telling.told(shaper.history(messages) if shaper else messages, tools)
+        messages = arranged(messages, self.shape)
+        told, variables = self.telling.told(shaper.history(messages) if shaper else messages, tools)
+        return joined(told, self.shape), variables
 
     @property
     def line(self) -> str:

@@ -6,15 +6,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from firelane.errors import RequestError
 from firelane.text.chat_format import UNKNOWN, ChatFormat
 from firelane.text.deltas import CallArguments, CallStart
+from firelane.text.history import HistoryShape, Messages
+from firelane.text.history_probe import changes, find_shape
 from firelane.text.parsers import REASONING_ALIASES
 from firelane.text.reasoning import MARKS as REASONING_MARKS
 from firelane.text.reasoning import THINK, ReasoningMarks
 from firelane.text.telling import Telling
-from firelane.text.template_probe import ARGUMENTS, DEFINITION, NO_FACTS, TOOL, TemplateFacts, TemplateProbe
+from firelane.text.template_probe import (
+    ARGUMENTS,
+    DEFINITION,
+    NO_FACTS,
+    TOOL,
+    Render,
+    TemplateFacts,
+    TemplateProbe,
+)
 from firelane.text.template_process import TemplateRenderer, encoded
 from firelane.text.tools.families import MARKS, READERS, UNMARKED, marked_families, named_family
 from firelane.text.tools.family import Family
@@ -33,11 +45,14 @@ IsToken = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """source: the template's text. facts: what it does. is_token: as IsToken."""
+    """source: the template's text. facts: what it does. is_token: as IsToken. render: None without a
+    template.
+    """
 
     source: str = ""
     facts: TemplateFacts = NO_FACTS
     is_token: IsToken = lambda _: False
+    render: Render | None = None
 
     @property
     def shown(self) -> str:
@@ -49,10 +64,12 @@ def gathered(template: TemplateRenderer | None, is_token: IsToken) -> Evidence:
     """The evidence on a model. template: None where it has none."""
     if template is None:
         return Evidence("", NO_FACTS, is_token)
-    probe = TemplateProbe(
-        lambda messages, variables: template.render_blocking(encoded(messages, variables)), template.variables
-    )
-    return Evidence(template.source, probe.facts(CLOSINGS), is_token)
+
+    def render(messages: Messages, variables: dict[str, Any]) -> str:
+        return template.render_blocking(encoded(messages, variables))
+
+    facts = TemplateProbe(render, template.variables).facts(CLOSINGS)
+    return Evidence(template.source, facts, is_token, render)
 
 
 def find_chat_format(
@@ -73,7 +90,7 @@ def find_chat_format(
     option = REASONING_ALIASES.get(reasoning_parser, reasoning_parser)
     reader = _reader(family, name, option)
     marks, why = (None, "") if reader else _marks(evidence, option)
-    return ChatFormat(
+    found = ChatFormat(
         name=family.name if family else "none" if tool_parser == "none" else UNKNOWN,
         family=family,
         reader=reader,
@@ -81,6 +98,22 @@ def find_chat_format(
         telling=Telling(evidence.facts, family),
         reasons=tuple(filter(None, (f"calls: {reason}", why and f"reasoning: {why}"))),
     )
+    return found if evidence.render is None else _with_shape(found, evidence.render)
+
+
+def _with_shape(found: ChatFormat, render: Render) -> ChatFormat:
+    """With the shape in which the template takes earlier turns."""
+
+    def write(messages: Messages, shape: HistoryShape) -> str:
+        called = any(message.get("tool_calls") for message in messages)
+        told, variables = replace(found, shape=shape).history(messages, [DEFINITION] if called else [])
+        try:
+            return render(told, {"add_generation_prompt": True, **variables})
+        except RequestError:
+            return ""
+
+    shape = find_shape(write)
+    return replace(found, shape=shape, reasons=(*found.reasons, *changes(shape)))
 
 
 def _calls(evidence: Evidence) -> tuple[str, str]:

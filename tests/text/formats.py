@@ -14,7 +14,7 @@ def evidence_of(source: str, tokens: Collection[str] = ()) -> Evidence:
     """tokens: added ones of the vocabulary."""
     template = ChatTemplate(source, {"bos_token": "<BOS>", "eos_token": "<EOS>"})
     facts = TemplateProbe(template.render, template.variables).facts(CLOSINGS)
-    return Evidence(source, facts, tokens.__contains__)
+    return Evidence(source, facts, tokens.__contains__, template.render)
 
 
 def format_of(source: str, *options: str, tokens: Collection[str] = ()) -> ChatFormat:
