@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 def _estimates(
     arguments: argparse.Namespace, environment: Environment
 ) -> tuple[list[Setup], int, list[Estimate]]:
-    from firelane.models.registry import load_program
+    from firelane.models.registry import load_program, warn_of_unknown_keys
     from firelane.plan.devices import find_devices
     from firelane.plan.estimate import Setup, estimate_all
     from firelane.plan.forms import choose_form
@@ -146,6 +146,7 @@ def _estimates(
     directory, config = read_model(arguments.model)
     device, count = find_devices(arguments.device, environment.cache_dir)
     program = load_program(config, max_model_len=arguments.max_model_len)
+    warn_of_unknown_keys(program, directory.name)
     _check_lengths(arguments, program.max_model_len)
     setups = [
         Setup(

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     del environment
     from firelane.cli.progress import ProgressDisplay
     from firelane.models.config import read_config
-    from firelane.models.registry import load_program
+    from firelane.models.registry import load_program, warn_of_unknown_keys
     from firelane.parallel.describe import describe_ranks
     from firelane.parallel.ranks import RankLayout
     from firelane.program.cache_rewrite import with_cache_dtype
@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
     directory = resolve(arguments.model, progress=ProgressDisplay())
     program = with_cache_dtype(load_program(read_config(directory)), arguments.kv_cache_dtype)
+    warn_of_unknown_keys(program, directory.name)
     layout = RankLayout.of(
         program,
         tp=arguments.tensor_parallel_size,

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.progress import ProgressDisplay
     from firelane.models.config import read_config
-    from firelane.models.registry import load_program
+    from firelane.models.registry import load_program, warn_of_unknown_keys
     from firelane.program.values import DType
     from firelane.sources.resolve import resolve
     from firelane.weights.quantize.run import quantize
@@ -66,8 +66,10 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     display = ProgressDisplay()
     model_dir = resolve(arguments.model, progress=display, whole=True)
     text = None if arguments.evaluate is None else _text(arguments.evaluate)
+    program = load_program(read_config(model_dir), dtype=DType.BF16)
+    warn_of_unknown_keys(program, model_dir.name)
     report = quantize(
-        load_program(read_config(model_dir), dtype=DType.BF16),
+        program,
         model_dir,
         arguments.out,
         SCHEMES[arguments.format],

@@ -14,7 +14,7 @@ from firelane.contract import Executor, ProgressCallback
 from firelane.engine_config import QUANTIZING, EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config import read_config
-from firelane.models.registry import load_program
+from firelane.models.registry import load_program, warn_of_unknown_keys
 from firelane.program.cache_rewrite import with_cache_dtype
 from firelane.program.ops import Rotary
 from firelane.program.program import Program
@@ -34,6 +34,7 @@ def load_executor(
     """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
     model, the machine or the sizes."""
     program = read_program(config)
+    warn_of_unknown_keys(program, config.model_dir.name)
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
         raise UsageError(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "

@@ -1,89 +1,24 @@
-"""ConfigReader: strict reads of a checkpoint's config.json. What is not understood is refused by name, never
-ignored.
+"""ConfigReader: strict reads of a checkpoint's config.json. A value that is not computed is refused by name;
+keys that nobody reads are collected, to be named in one warning.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from firelane.models.harmless import is_harmless
 from firelane.program.values import DType
 from firelane.storage import read_regular
 
-# Keys that do not change what the model computes: bookkeeping, training, generation defaults, and tokens
-# (which the gateway reads from the tokenizer and generation_config.json).
-HARMLESS = frozenset(
-    [
-        "architectures",
-        "attention_dropout",
-        "attn_implementation",
-        "auto_map",  # code of its own, which never runs: architectures are known by name
-        "bad_words_ids",
-        "begin_suppress_tokens",
-        "cache_implementation",
-        "chunk_size_feed_forward",
-        "decoder_start_token_id",
-        "do_sample",
-        "early_stopping",
-        "embd_pdrop",
-        "encoder_no_repeat_ngram_size",
-        "exponential_decay_length_penalty",
-        "finetuning_task",
-        "firelane_lossless",
-        "hidden_dropout",
-        "id2label",
-        "ignore_index",
-        "initializer_range",
-        "is_decoder",
-        "is_llama_config",
-        "label2id",
-        "length_penalty",
-        "max_length",
-        "min_length",
-        "model_type",
-        "name_or_path",
-        "no_repeat_ngram_size",
-        "num_beam_groups",
-        "num_beams",
-        "num_labels",
-        "num_return_sequences",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "output_scores",
-        "prefix",
-        "pretraining_tp",
-        "problem_type",
-        "quantization_config",  # of the weights alone, which are served as the bf16 ones that they stand for
-        "remove_invalid_values",
-        "repetition_penalty",
-        "resid_pdrop",
-        "return_dict",
-        "return_dict_in_generate",
-        "suppress_tokens",
-        "task_specific_params",
-        "temperature",
-        "tf_legacy_loss",
-        "tokenizer_class",
-        "top_k",
-        "top_p",
-        "torchscript",
-        "transformers.js_config",
-        "transformers_version",
-        "typical_p",
-        "unsloth_fixed",
-        "unsloth_version",
-        "use_bfloat16",
-        "use_cache",
-        "vocab_file",
-    ]
-)
 DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F32}
 MAX_INT = 2**31 - 1
 LEAST, MOST = 1e-18, 1e18
+LISTED = re.compile(r"\[\d+\]")
 MAX_BYTES = 64 << 20
 
 
@@ -108,11 +43,12 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 class ConfigReader:
-    """Reads keys with their type and default, and remembers which were read; `finish()` refuses the rest.
+    """Reads keys with their type and default, and remembers which were read; `unknown` are the rest.
 
     A value of null stands for an absent key. All methods raise UnsupportedModelError naming the key.
     architecture: of the model, for a family that has several. max_model_len: of the longest sequence that
-    will be served, None: the model's own. dtype: of matrices and activations, None: the model's own.
+    will be served, None: the model's own. dtype: of matrices and activations, None: the model's own. unknown:
+    keys of the whole config that were not read, to be added to.
     """
 
     def __init__(
@@ -123,6 +59,7 @@ class ConfigReader:
         architecture: str = "",
         max_model_len: int | None = None,
         dtype: DType | None = None,
+        unknown: list[str] | None = None,
     ) -> None:
         self.architecture = architecture
         self.max_model_len = max_model_len
@@ -130,6 +67,7 @@ class ConfigReader:
         self._config = config
         self._where = where
         self._read: set[str] = set()
+        self._unknown: list[str] = [] if unknown is None else unknown
 
     def has(self, key: str) -> bool:
         return self._config.get(key) is not None
@@ -235,12 +173,18 @@ class ConfigReader:
             raise self.refusal(key, value, "a list of integers of zero or more is needed")
         return list(value)
 
+    def only(self, key: str, value: bool | int | str | list[Any]) -> None:
+        """The one value of this key that is computed, also where the config does not say; any other is
+        refused."""
+        if self._get(key, value) != value:
+            raise self.refusal(key, self._config[key], f"only {json.dumps(value)} is supported")
+
     def section(self, key: str) -> ConfigReader | None:
         """The object at `key` with a reader of its own (which has to be finished too), or None."""
         value = self._get(key, {})
         if not isinstance(value, dict):
             raise self.refusal(key, value, "an object is needed")
-        return ConfigReader(value, where=f"{self._where}, {key}") if value else None
+        return self._inner(key, value) if value else None
 
     def sections(self, key: str, count: int) -> list[ConfigReader]:
         """Exactly `count` objects, each with a reader of its own."""
@@ -249,18 +193,32 @@ class ConfigReader:
             raise self.refusal(key, value, "a list of objects is needed")
         if len(value) != count:
             raise self.refusal(key, f"{len(value)} objects", f"one for each of {count} is needed")
-        return [ConfigReader(item, where=f"{self._where}, {key}[{i}]") for i, item in enumerate(value)]
+        return [self._inner(f"{key}[{i}]", item) for i, item in enumerate(value)]
+
+    def _inner(self, key: str, value: Mapping[str, Any]) -> ConfigReader:
+        return ConfigReader(value, where=f"{self._where}, {key}", unknown=self._unknown)
 
     def ignore(self, *keys: str) -> None:
         """These keys have no effect in this configuration."""
         self._read.update(keys)
 
+    def unread(self) -> dict[str, Any]:
+        """Keys that say something, that were not read and are not known to be harmless."""
+        return {
+            key: value
+            for key, value in self._config.items()
+            if value is not None and key not in self._read and not is_harmless(key)
+        }
+
     def finish(self) -> None:
-        """Refuse every key that was not read, is not known to be harmless and is not switched off."""
-        for key, value in self._config.items():
-            known = key in self._read or key in HARMLESS or key.startswith("_") or key.endswith("_token_id")
-            if not known and value not in (None, False, 0, "", [], {}):
-                raise self.refusal(key, value, "this key is unknown and may change the result")
+        """Notes which keys were not read: what they ask for is not known here."""
+        path = self._where.removeprefix("config.json").removeprefix(", ")
+        self._unknown.extend(f"{path}, {key}".removeprefix(", ") for key in self.unread())
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Names of all unread keys, those of finished sections among them, each once."""
+        return tuple(dict.fromkeys(LISTED.sub("", name).replace(", ", ".") for name in self._unknown))
 
     def refusal(self, key: str, value: Any, why: str) -> UnsupportedModelError:
         shown = repr(value) if value is not None else "missing"

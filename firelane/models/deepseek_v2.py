@@ -32,8 +32,7 @@ def program(config: ConfigReader) -> Program:
 def _read_experts(config: ConfigReader) -> Experts:
     """A group is as good as its best expert; shares are never normalised."""
     config.choice("scoring_func", "softmax", among=("softmax",))
-    if config.boolean("norm_topk_prob", False):
-        raise config.refusal("norm_topk_prob", True, "DeepSeek V2 does not normalise shares")
+    config.only("norm_topk_prob", False)
     count, picks = read_expert_counts(config, "n_routed_experts", 64, 6)
     method = config.choice("topk_method", "greedy", among=("greedy", "group_limited_greedy"))
     config.ignore("n_group", "topk_group")

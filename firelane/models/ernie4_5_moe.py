@@ -13,7 +13,7 @@ from firelane.program.program import Program
 
 ARCHITECTURES = ("Ernie4_5_MoeForCausalLM",)
 ROUTING = Routing(bias="mlp.moe_statics.e_score_correction_bias", bias_axes=2, in_float32=True)
-WITHOUT_EFFECT = ("moe_capacity", "moe_gate", "moe_use_aux_free", "fuse_rope", "use_rmsnorm")
+WITHOUT_EFFECT = ("moe_capacity", "moe_gate", "fuse_rope")
 LEAST_SUM = 1e-12
 
 
@@ -21,8 +21,7 @@ def program(config: ConfigReader) -> Program:
     decoder, gate = read_decoder(config, name="ernie4_5_moe", tied=True), read_gate(config)
     heads, layers = read_heads(config), read_layers(config)
     rope = read_rope(config, head_dim=heads.head_dim, default_theta=5e5, interleaved=True)
-    if config.boolean("use_bias", False):
-        raise config.refusal("use_bias", True, "only models without biases are supported")
+    config.only("use_bias", False)
     experts, sparse = _read_experts(config), _read_sparse_layers(config, layers)
     width = config.integer("intermediate_size")
     x = embed(decoder)
@@ -34,6 +33,8 @@ def program(config: ConfigReader) -> Program:
 
 def _read_experts(config: ConfigReader) -> Experts:
     config.ignore(*WITHOUT_EFFECT)
+    config.only("moe_use_aux_free", True)
+    config.only("use_rmsnorm", True)
     count, picks = read_expert_counts(config, "moe_num_experts", 64, 6, picks_key="moe_k")
     if config.number("moe_norm_min", LEAST_SUM) > LEAST_SUM:
         why = f"at most {LEAST_SUM:g} is supported"

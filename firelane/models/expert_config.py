@@ -14,6 +14,7 @@ TRAINING_KEYS = (
     "router_jitter_noise",
     "seq_aux",
 )
+COUNT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERT_NAMES = ExpertNames()
 
 
@@ -28,11 +29,17 @@ def read_expert_counts(
     """Numbers of experts: of a layer, by the key that this family calls it, and of a token. Raises
     UnsupportedModelError where there are not as many."""
     config.ignore(*TRAINING_KEYS)
-    count = config.integer(key, default)
+    count = config.integer(key, default) if config.has(key) else _count_of_another_name(config, key, default)
     picks = config.integer(picks_key, default_picks)
     if picks > count:
         raise config.refusal(picks_key, picks, f"there are only {key} = {count}")
     return count, picks
+
+
+def _count_of_another_name(config: ConfigReader, key: str, default: int) -> int:
+    """transformers 5 writes one name for all families."""
+    found = [name for name in COUNT_NAMES if name != key and config.has(name)]
+    return config.integer(found[0]) if found else config.integer(key, default)
 
 
 def read_groups(
@@ -72,8 +79,7 @@ def read_beside_shared(
     config: ConfigReader, routing: Routing, count: int, picks: int, names: ExpertNames = EXPERT_NAMES
 ) -> Experts:
     """Experts beside one that all tokens share, as wide as n_shared_experts of them."""
-    if config.integer("moe_layer_freq", 1) != 1:
-        raise config.refusal("moe_layer_freq", config.integer("moe_layer_freq"), "1 is needed")
+    config.only("moe_layer_freq", 1)
     width, shared = config.integer("moe_intermediate_size"), config.integer("n_shared_experts", 1)
     return Experts(
         count=count,

@@ -74,11 +74,10 @@ class Mixers:
 def read_next(config: ConfigReader, *, name: str) -> tuple[Decoder, Mixers]:
     """The decoder, whose norms' weights are stored less one, and the first blocks of its layers."""
     decoder, heads = read_decoder(config, name=name), read_heads(config, default_head_dim=256)
-    if config.boolean("attention_bias", False):
-        raise config.refusal("attention_bias", True, "biases of this family are not supported")
-    if not config.boolean("attn_output_gate", True):
-        raise config.refusal("attn_output_gate", False, "attention without gates is not supported")
-    config.choice("mamba_ssm_dtype", "float32", among=("float32",))
+    config.only("attention_bias", False)
+    config.only("attn_output_gate", True)
+    config.only("mamba_ssm_dtype", "float32")
+    config.choice("output_gate_type", "swish", among=("swish", "silu"))
     mixers = Mixers(
         heads=heads,
         rope=read_rope(config, head_dim=heads.head_dim, partial=0.25, beside=MROPE),

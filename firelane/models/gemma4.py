@@ -19,6 +19,7 @@ from firelane.models.gemma4_blocks import (
     SCALAR,
     attention_to,
     mlp_and_experts,
+    read_full_heads,
     read_layer_inputs,
     read_sources,
 )
@@ -36,8 +37,7 @@ NAMES = ExpertNames(router="router.proj", experts="experts", transposed=False)
 
 
 def program(config: ConfigReader) -> Program:
-    if config.boolean("attention_bias", False):
-        raise config.refusal("attention_bias", True, "biases of this family are not supported")
+    config.only("attention_bias", False)
     decoder = read_gemma(
         config, name="gemma4", logits_softcap=read_cap(config, "final_logit_softcapping", None)
     )
@@ -82,12 +82,10 @@ def program(config: ConfigReader) -> Program:
 def _heads(config: ConfigReader) -> dict[bool, HeadShape]:
     """Of full layers, and of layers with a window."""
     sliding = read_heads(config, default_head_dim=256)
-    kv_heads = config.integer("num_global_key_value_heads", sliding.kv_heads)
-    kv_heads = kv_heads if config.boolean("attention_k_eq_v", False) else sliding.kv_heads
+    head_dim, kv_heads = read_full_heads(config, sliding)
     if sliding.heads % kv_heads:
         why = f"it has to divide num_attention_heads = {sliding.heads}"
         raise config.refusal("num_global_key_value_heads", kv_heads, why)
-    head_dim = config.integer("global_head_dim", 512)
     return {False: HeadShape(heads=sliding.heads, kv_heads=kv_heads, head_dim=head_dim), True: sliding}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from firelane.contract.span import Span
 from firelane.models.blocks import Decoder, Layer, gated_mlp
 from firelane.models.config import ConfigReader
+from firelane.models.decoder_config import read_pattern
 from firelane.models.experts import Experts, add_experts, route
 from firelane.models.gemma import AROUND_ATTENTION, rounded_root
 from firelane.models.rope import Rope
@@ -175,3 +176,21 @@ def read_sources(config: ConfigReader, pattern: tuple[bool, ...]) -> dict[int, i
         why = f"of {len(pattern)} layers, some of each kind need keys of their own"
         raise config.refusal(key, config.count(key, 0), why)
     return {number: own[pattern[number]] for number in range(first, len(pattern))}
+
+
+def read_full_heads(config: ConfigReader, sliding: HeadShape) -> tuple[int, int]:
+    """Their size and the number of key heads, in keys of their own or, as transformers 5 writes it, said for
+    each full layer."""
+    layers = config.section("per_layer_config")
+    if layers is None:
+        kv_heads = config.integer("num_global_key_value_heads", sliding.kv_heads)
+        kv_heads = kv_heads if config.boolean("attention_k_eq_v", False) else sliding.kv_heads
+        return config.integer("global_head_dim", 512), kv_heads
+    pattern = (*read_pattern(config, default=6)[:-1], False)
+    full, named = [n for n, slides in enumerate(pattern) if not slides], layers.objects
+    own = [layers.section(name) for name in named]
+    sizes = {(o.integer("head_dim"), o.integer("num_key_value_heads", sliding.kv_heads)) for o in own if o}
+    if sorted(name.lstrip("0") or "0" for name in named) != sorted(map(str, full)) or len(sizes) != 1:
+        why = f"one size of heads for all full layers, {full}, is supported"
+        raise config.refusal("per_layer_config", "...", why)
+    return sizes.pop()

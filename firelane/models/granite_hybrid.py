@@ -44,9 +44,9 @@ def program(config: ConfigReader) -> Program:
         config.integer("mamba_d_conv", 4),
     )
     conv_bias = config.boolean("mamba_conv_bias", True)
-    for key in ("mamba_proj_bias", "attention_bias"):
-        if config.boolean(key, False):
-            raise config.refusal(key, True, "biases of this family's projections are not supported")
+    config.only("mamba_proj_bias", False)
+    config.only("attention_bias", False)
+    config.only("normalization_function", "rmsnorm")
     scores = Scores(scale=config.number("attention_multiplier", 1.0))
     width = config.integer("shared_intermediate_size", 1024)
     experts = _read_experts(config, decoder.residual_scale)

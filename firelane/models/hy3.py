@@ -13,6 +13,8 @@ from firelane.program.program import Program
 
 ARCHITECTURES = ("HYV3ForCausalLM",)
 NAMES = ExpertNames(router="mlp.router.gate")
+IN_FLOAT32 = ("enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine")
+"""Switches of sums that are made in float32 in any case."""
 DENSE, SPARSE = "dense", "sparse"
 
 
@@ -20,9 +22,8 @@ def program(config: ConfigReader) -> Program:
     decoder, gate = read_decoder(config, name="hy3"), read_gate(config)
     heads, layers = read_heads(config, default_head_dim=128), read_layers(config)
     rope = read_rope(config, head_dim=heads.head_dim, default_theta=11158840.0)
-    bias, mlp_bias = config.boolean("attention_bias", False), config.boolean("mlp_bias", False)
-    if mlp_bias:
-        raise config.refusal("mlp_bias", True, "only MLPs without biases are supported")
+    bias = config.boolean("attention_bias", False)
+    config.only("mlp_bias", False)
     experts, types = _read_experts(config), _read_layer_types(config, layers)
     width = config.integer("intermediate_size", 13312)
     x = embed(decoder)
@@ -33,14 +34,17 @@ def program(config: ConfigReader) -> Program:
 
 
 def _read_layer_types(config: ConfigReader, layers: int) -> list[str]:
-    types = config.strings("mlp_layer_types") or [DENSE] + [SPARSE] * (layers - 1)
+    dense = min(config.count("first_k_dense_replace", 1), layers)
+    types = config.strings("mlp_layer_types") or [DENSE] * dense + [SPARSE] * (layers - dense)
     if len(types) != layers or not {DENSE, SPARSE}.issuperset(types):
         raise config.refusal("mlp_layer_types", types, f"{layers} entries, dense or sparse, are supported")
     return types
 
 
 def _read_experts(config: ConfigReader) -> Experts:
-    config.ignore("enable_moe_fp32_combine")  # sums are float32 in any case
+    for key in ("moe_router_enable_expert_bias", "moe_router_use_sigmoid", "route_norm"):
+        config.only(key, True)
+    config.ignore(*IN_FLOAT32)
     count, picks = read_expert_counts(config, "num_experts", 192, 8)
     width, shared = config.integer("moe_intermediate_size", 1536), config.integer("num_shared_experts", 1)
     scale = config.number("router_scaling_factor", 2.826)

@@ -29,8 +29,7 @@ def program(config: ConfigReader) -> Program:
     rule, recurrent = _read_delta(config, layers)
     experts, dense = _read_experts(config), config.count("first_k_dense_replace", 1)
     width = config.integer("intermediate_size")
-    if not config.boolean("mla_use_nope", True):
-        raise config.refusal("mla_use_nope", False, "attention with positions is not supported")
+    config.only("mla_use_nope", True)
     config.ignore("rope_theta", "rope_scaling", "rope_parameters")  # nothing has positions
     config.ignore("max_position_embeddings")  # model_max_length is what is meant
     x = embed(decoder)
@@ -93,8 +92,7 @@ def _read_delta(config: ConfigReader, layers: int) -> tuple[Delta, frozenset[int
 
 def _read_experts(config: ConfigReader) -> Experts:
     config.choice("moe_router_activation_func", "sigmoid", among=("sigmoid",))
-    if config.integer("moe_layer_freq", 1) != 1:
-        raise config.refusal("moe_layer_freq", config.integer("moe_layer_freq"), "1 is needed")
+    config.only("moe_layer_freq", 1)
     config.ignore("use_grouped_topk")
     count, picks = read_expert_counts(config, "num_experts", 256, 8, picks_key="num_experts_per_token")
     width, shared = config.integer("moe_intermediate_size"), config.integer("num_shared_experts", 1)

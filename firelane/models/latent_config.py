@@ -17,8 +17,8 @@ def read_latent(
     if kv_heads != heads:
         why = f"latent attention makes keys for each of num_attention_heads = {heads}"
         raise config.refusal("num_key_value_heads", kv_heads, why)
-    if config.boolean("attention_bias", False):
-        raise config.refusal("attention_bias", True, "biases of latent attention are not supported")
+    config.only("attention_bias", False)
+    config.only("index_topk", 0)  # attention to some tokens alone, which an indexer chooses
     shape = LatentShape(
         heads=heads,
         rank=config.integer("kv_lora_rank", rank),

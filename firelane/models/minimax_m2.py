@@ -47,8 +47,7 @@ def _check_variants(config: ConfigReader) -> None:
     config.ignore(*WITHOUT_EFFECT)
     config.choice("scoring_func", "sigmoid", among=("sigmoid",))
     config.choice("qk_norm_type", "per_layer", among=("per_layer",))
-    for key in ("use_qk_norm", "use_routing_bias"):
-        if not config.boolean(key, True):
-            raise config.refusal(key, False, "only true is supported")
+    config.only("use_routing_bias", True)
+    config.only("shared_intermediate_size", 0)
     if not all(config.flags("attn_type_list")):
         raise config.refusal("attn_type_list", 0, "only layers of full attention (1) are supported")

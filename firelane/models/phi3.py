@@ -24,8 +24,8 @@ def program(config: ConfigReader) -> Program:
     )
     span = Window(config.integer("sliding_window")) if config.has("sliding_window") else CAUSAL
     config.ignore("sliding_window")
-    if config.boolean("attention_bias", False) or config.boolean("mlp_bias", False):
-        raise config.refusal("attention_bias", True, "this family has no biases")
+    config.only("attention_bias", False)
+    config.only("mlp_bias", False)
     x = embed(decoder)
     for layer in decoder.layers(read_layers(config)):
         x = attention(layer, x, heads, rope, span=span, tensors=FUSED)

@@ -8,7 +8,7 @@ from firelane.models.blocks import Layer, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import read_gate, read_layers
 from firelane.models.expert_config import read_expert_counts
-from firelane.models.experts import Experts, Shared, moe
+from firelane.models.experts import ExpertNames, Experts, Shared, moe
 from firelane.models.gated_delta import BLOCK, read_next
 from firelane.program.ops import DeltaShape
 from firelane.program.program import Program
@@ -21,6 +21,8 @@ ARCHITECTURES = (
     "Qwen3_5MoeForConditionalGeneration",
 )
 
+NAMES = ExpertNames(transposed=False)
+
 
 def program(config: ConfigReader) -> Program:
     decoder, mixers = read_next(config, name="qwen3_5")
@@ -28,6 +30,7 @@ def program(config: ConfigReader) -> Program:
     experts = _read_experts(config) if "Moe" in config.architecture else None
     width = 0 if experts else config.integer("intermediate_size", 12288)
     config.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "intermediate_size")
+    config.only("mlp_only_layers", [])
     x = embed(decoder)
     for layer in decoder.layers(layers):
         x = mixers.add(layer, x, _projections)
@@ -38,12 +41,13 @@ def program(config: ConfigReader) -> Program:
 def _read_experts(config: ConfigReader) -> Experts:
     count, picks = read_expert_counts(config, "num_experts", 256, 8)
     shared = config.integer("shared_expert_intermediate_size", 512)
-    if not config.boolean("norm_topk_prob", True):
-        raise config.refusal("norm_topk_prob", False, "shares of this family are normalised")
+    config.only("norm_topk_prob", True)
+    config.only("decoder_sparse_step", 1)
     return Experts(
         count=count,
         picks=picks,
         width=config.integer("moe_intermediate_size", 512),
+        names=NAMES,
         shared=Shared(width=shared, tensor="mlp.shared_expert", gate="mlp.shared_expert_gate"),
     )
 

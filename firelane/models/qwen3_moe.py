@@ -21,6 +21,7 @@ def program(config: ConfigReader) -> Program:
     windowed = config.boolean("use_sliding_window", False) and config.has("sliding_window")
     span = Window(config.integer("sliding_window")) if windowed else CAUSAL
     config.ignore("sliding_window", "max_window_layers")
+    config.only("shared_expert_intermediate_size", 0)
     width, bias = config.integer("intermediate_size", 6144), config.boolean("attention_bias", False)
     x = embed(decoder)
     for layer, has_experts in zip(decoder.layers(layers), sparse, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 import re
 from collections.abc import Mapping
@@ -13,11 +14,13 @@ from typing import Any, Protocol, cast
 import firelane.models
 from firelane.errors import UnsupportedModelError
 from firelane.models.composite import language_model
+from firelane.models.computed import check_computed
 from firelane.models.config import ConfigReader
 from firelane.program.program import Program
 from firelane.program.values import DType
 
 DECLARED = re.compile(r"^ARCHITECTURES = \(([^)]*)\)", re.MULTILINE)
+log = logging.getLogger(__name__)
 NAME = re.compile(r'"([^"]+)"')
 
 
@@ -39,17 +42,27 @@ def load_program(
     of its language model. max_model_len: of the longest sequence to be served, dtype: of matrices and
     activations, None: the model's own.
 
-    Raises UnsupportedModelError, naming the architecture or the key, for all that would not be computed as
-    the checkpoint asks.
+    Raises UnsupportedModelError, naming the architecture or the key, for what is known to change the result
+    and would not be computed as the checkpoint asks. Keys that are not known are named in `unknown_keys`.
     """
-    text, where = language_model(config)
+    text, where, outside = language_model(config)
     name = _architecture(config)
     names = [f"{name}:{text.get('model_type')}", name] if text is not config else [name]
     reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len, dtype=dtype)
     program = _family(names).program(reader)
-    program = replace(program, left_out=(*program.left_out, *_predictor_layers(reader)))
+    left_out = (*program.left_out, *_predictor_layers(reader))
+    check_computed(reader, program)
     reader.finish()
-    return program
+    return replace(program, left_out=left_out, unknown_keys=(*outside, *reader.unknown))
+
+
+def warn_of_unknown_keys(program: Program, model: str) -> None:
+    """One line of the log that names the keys of config.json that nobody knows here, if there are any."""
+    if program.unknown_keys:
+        log.warning(
+            "config_keys_unknown model=%s keys=%s: what they ask for is not known here, and is not done",
+            *(model, ",".join(program.unknown_keys)),
+        )
 
 
 def architectures() -> list[str]:

@@ -47,6 +47,8 @@ def read_rope(
     """
     section = RopeSection(config, layer_type)
     section.own.ignore(*beside)
+    for name in ("rope_interleave", "rope_interleaved"):
+        config.only(name, interleaved)
     kind, key = section.kind, "rope_type" if section.own.has("rope_type") else "type"
     if kind not in KINDS:
         raise section.own.refusal(key, kind, f"supported: {', '.join(KINDS)}")

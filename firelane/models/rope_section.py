@@ -8,6 +8,8 @@ from firelane.models.config import ConfigReader
 
 OLDER_NAMES = {"su": "longrope"}
 KEYS = ("rope_parameters", "rope_scaling")
+OF_FAMILIES = ("llama_4_scaling_beta",)
+"""Keys beside those of the rotation that some families read."""
 
 
 class RopeSection:
@@ -78,7 +80,10 @@ class RopeSection:
         return value
 
     def finish(self) -> None:
-        """Refuse what was not read."""
+        """Note what was not read; refuse what changes the result of families that read it."""
+        for key in OF_FAMILIES:
+            if key in self.own.unread():
+                raise self.own.refusal(key, self.own.value(key), "this family does not compute it")
         self.own.finish()
 
     def _place(self, key: str) -> ConfigReader:
@@ -96,7 +101,8 @@ class RopeSection:
             if types and name not in types:
                 raise sections.refusal(name, "...", "no layer in layer_types is of this type")
         sections.ignore(*sections.objects)
-        sections.finish()
+        for key, value in sections.unread().items():
+            raise sections.refusal(key, value, "it stands beside objects for layer types: put it into them")
         if not layer_type:
             raise self._config.refusal(self._key, "...", "one object for all layers is needed")
         section = sections.section(layer_type)

@@ -43,7 +43,7 @@ def _spans(config: ConfigReader, turned: list[bool]) -> list[Span]:
     """Windows, if switched on, in the layers that layer_types names, or in those without positions."""
     types = read_layer_types(config, len(turned))
     if not config.boolean("use_sliding_window", False) or not config.has("sliding_window"):
-        config.ignore("sliding_window")
+        config.ignore("sliding_window", "max_window_layers")
         return [CAUSAL] * len(turned)
     window = Window(config.integer("sliding_window"))
     slides = [kind == SLIDING for kind in types] if types else [not turns for turns in turned]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from firelane.contract.span import Span
@@ -34,6 +34,9 @@ class Program:
     """The op that makes the logits; its input is the model's hidden state. None: of a program without."""
     left_out: tuple[str, ...] = ()
     """Beginnings of names of the checkpoint's tensors that the model has and this program does without."""
+
+    unknown_keys: tuple[str, ...] = field(default=(), compare=False)
+    """Keys of config.json that nobody knows here, and that the program does without."""
 
     grouping: Grouping | None = None
     """Cache groups of the model that this is a stage of: pages have the same numbers in all stages. None:

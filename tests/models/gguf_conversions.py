@@ -52,6 +52,13 @@ def transposed_experts(name: str, values: np.ndarray, _: Config) -> Tensors | No
     return {f"{name}.weight": values.swapaxes(1, 2)} if name.endswith("experts.down_proj") else None
 
 
+def stacked_experts(name: str, values: np.ndarray, _: Config) -> Tensors | None:
+    """Qwen3.5: gate rows, then up rows."""
+    if name.endswith("gate_up_proj"):
+        return _halves(name, "weight", *np.split(values, 2, axis=1))
+    return {f"{name}.weight": values} if name.endswith("experts.down_proj") else None
+
+
 def named_experts(name: str, values: np.ndarray, _: Config) -> Tensors | None:
     """Gemma 4: as they are."""
     return {f"{name}.weight": values} if name.endswith(("gate_up_proj", "experts.down_proj")) else None

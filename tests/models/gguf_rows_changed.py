@@ -165,6 +165,7 @@ ROWS: dict[str, Row] = {
         toy=toy_recurrent.qwen3_5_moe,
         fields=experts(expert_shared_feed_forward_length=52, **DELTA | {"ssm.group_count": 4}),
         changes=(
+            gc.stacked_experts,
             gc.norms_plus_one,
             gc.tiled_values,
         ),

@@ -33,12 +33,12 @@ LLAMA = FAMILIES["llama3"]()
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type"),
         ({"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 2.0}}, "type"),
-        ({"rope_parameters": LLAMA["rope_parameters"] | {"mscale": 2.0}}, "mscale"),
         ({"rope_parameters": LLAMA["rope_parameters"] | {"high_freq_factor": 0.5}}, "high_freq_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"num_nextn_predict_layers": -1}, "num_nextn_predict_layers"),
         ({"logits_scaling": 8.0}, "logits_scaling"),
-        ({"sliding_window": 128}, "sliding_window"),
+        ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"use_qk_norm": True}, "use_qk_norm"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"torch_dtype": "float64"}, "torch_dtype"),
         ({"dtype": "float8_e4m3fn"}, "dtype"),
@@ -75,10 +75,16 @@ def test_harmless_keys_pass() -> None:
         "pretraining_tp": 2,
         "sep_token_id": 3,
         "auto_map": {"AutoModelForCausalLM": "modeling_x.X"},
-        "some_new_switch": False,
-        "some_new_list": [],
+        "rope_interleaved": False,
+        "use_qk_norm": False,
+        "logits_scaling": 1.0,
+        "final_logit_softcapping": 0,
+        "mlp_bias": False,
+        "qkv_bias": False,
+        "some_absent_switch": None,
     }
     assert load_program(LLAMA | more) == load_program(LLAMA)
+    assert load_program(LLAMA | more).unknown_keys == ()
 
 
 def test_windows() -> None:

@@ -23,7 +23,7 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
     "windows in no named layer": ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window = True"),
     "layers of another kind": ("hy3", {"mlp_layer_types": ["dense", "latent"]}, "mlp_layer_types"),
     "biases of MLPs": ("hy3", {"mlp_bias": True}, "mlp_bias = True"),
-    "an unknown key": ("mixtral", {"expert_capacity": 3}, "expert_capacity = 3: this key is unknown"),
+    "another layout of layers": ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq = 2: only 1"),
 }
 
 

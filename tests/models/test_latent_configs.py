@@ -37,7 +37,7 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
         "partial_rotary_factor = 0.5: 16 of 36 columns turn",
     ),
     "layers of no kind": ("glm4_moe_lite", {"mlp_layer_types": ["sparse"] * 2}, "mlp_layer_types.*3 entries"),
-    "an indexer": ("deepseek_v3", {"index_topk": 2048}, "index_topk = 2048: this key is unknown"),
+    "an indexer": ("deepseek_v3", {"index_topk": 2048}, "index_topk = 2048: only 0 is supported"),
 }
 
 

@@ -168,7 +168,6 @@ REFUSED: dict[str, tuple[dict[str, Any] | None, dict[str, Any], str]] = {
     "base": (YARN | {"rope_theta": 1.0}, {}, "rope_theta = 1.0"),
     "negative mscale": (YARN | {"mscale": -1}, {}, "mscale = -1"),
     "truncate": (YARN | {"truncate": "no"}, {}, "truncate = 'no'"),
-    "unknown key": (YARN | {"gamma": 2}, {}, "gamma"),
     "types unasked": (NESTED, {}, "one object for all layers"),
     "type of no layer": (NESTED, {"layer_types": ["sliding_attention"]}, "full_attention"),
     "types and keys": (NESTED | {"factor": 2.0}, {}, "factor"),

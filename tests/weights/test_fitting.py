@@ -80,6 +80,19 @@ def test_one_expert_too_many(tmp_path: Path) -> None:
         fitted(load_program(CONFIG), checkpoint(tmp_path, tensors))
 
 
+def test_a_family_that_stores_experts_in_one_way_tells_for_square_ones(tmp_path: Path) -> None:
+    config: dict[str, Any] = FAMILIES["qwen3_5_moe"]()
+    for width in (config["hidden_size"] // 2, config["hidden_size"]):
+        config |= {"moe_intermediate_size": width}
+        tensors = random_tensors(config, 0)
+        assert any(
+            len(values.shape) == 3 and values.shape[1] == values.shape[2] for values in tensors.values()
+        )
+        program, found = load_program(config), checkpoint(tmp_path / f"{width}", tensors)
+        for weight in fitted(program, found).weights:
+            assert len(weight.shape) < 3 or all(piece.is_as_stored for piece in weight.pieces)
+
+
 @pytest.mark.parametrize(("width", "which"), [(40, "gate_up_proj"), (80, "down_proj")])
 def test_square_experts_do_not_tell(tmp_path: Path, width: int, which: str) -> None:
     config: dict[str, Any] = CONFIG | {"moe_intermediate_size": width}
