@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from formats import format_of
 from splitting import Joined, joined, split
@@ -106,6 +108,20 @@ class TestOfEveryFormat:
         content, _, calls = read(name, text[: text.index("x", text.index("at")) + 1])
         assert not content
         assert [called for called, _ in calls] == ["look"]
+
+
+@pytest.mark.parametrize(
+    "piece", ["<tool_call>", "<tool_call>\n", '<tool_call>{"name": "look"}\n', "</think"]
+)
+def test_hostile_repetition_is_cheap(piece):
+    family = find_family("hermes", "")
+    assert family is not None
+    parse = with_reasoning(family.parse, find_marks("think", ""), family.openings)
+    text = piece * (20_000 // len(piece))
+    begin_s = time.process_time()
+    for pieces in ([text], [text[i : i + 16] for i in range(0, len(text), 16)]):
+        assert sum(map(len, joined(split(parse, pieces, known=KNOWN, in_reasoning=True))[:2])) <= len(text)
+    assert time.process_time() - begin_s < 10
 
 
 def test_arguments_that_hold_the_closing_mark():

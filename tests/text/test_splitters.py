@@ -52,7 +52,12 @@ CASES = [
         f'<tool_call>{{{NOISE}"name": "g"}}</tool_call>',
         [],
     ),
-    (HERMES, f'<tool_call>{{"arguments": {DEEP}, "name": "g"}}</tool_call>', "", [("g", DEEP)]),
+    (
+        HERMES,
+        f'<tool_call>{{"arguments": {{"x": {DEEP}}}, "name": "g"}}</tool_call>',
+        "",
+        [("g", f'{{"x": {DEEP}}}')],
+    ),
     (LLAMA, "plain", "plain", []),
     (LLAMA, '{"name": "f", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),
     (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),

@@ -16,6 +16,7 @@ from typing import Any
 from firelane.text.tools.call_rules import TokenOf, held_tools, inline_arguments, symbols, tool_rules
 from firelane.text.tools.family import Called, Family
 from firelane.text.tools.harmony_history import harmony_history
+from firelane.text.tools.json_text import JsonText
 from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, match, skip_space, until
 from firelane.text.tools.tool import Tool
@@ -123,16 +124,34 @@ def _is_function(recipient: str, buffer: StreamBuffer) -> bool:
 
 
 def _call(buffer: StreamBuffer, name: str) -> Reading[None]:
-    pieces: list[bool] = []
+    at = yield from skip_space(buffer, 0)
+    first = yield from char(buffer, at)
+    if first not in ("{", "") and not (yield from _ends(buffer, at)):  # arguments are an object
+        yield from _body(buffer, buffer.content)
+        return
+    buffer.take(at)
+    buffer.start_call(name)
+    value = JsonText()
+    behind: list[str] = []
 
     def give(text: str) -> None:
-        pieces.append(bool(text.strip()))
-        buffer.arguments(text)
+        if value.size is None:
+            buffer.arguments(value.feed(text))
+            text = "" if value.size is None else text[value.size :]
+        behind.append(text)
 
-    buffer.start_call(name)
     yield from _body(buffer, give)
-    buffer.arguments("" if any(pieces) else "{}")
+    buffer.arguments(value.rest() if first == "{" else "{}")
     buffer.end_call()
+    rest = "".join(behind)
+    buffer.content(rest if rest.strip() else "")
+
+
+def _ends(buffer: StreamBuffer, at: int) -> Reading[bool]:
+    for mark in _ENDINGS:
+        if (yield from begins(buffer, at, mark)):
+            return True
+    return False
 
 
 def _body(buffer: StreamBuffer, give: Callable[[str], None]) -> Reading[None]:

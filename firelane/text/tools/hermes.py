@@ -15,7 +15,7 @@ from firelane.text.tools.call_rules import (
 )
 from firelane.text.tools.family import Called, Family, named_json
 from firelane.text.tools.json_call import read_call
-from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, skip_space, until
+from firelane.text.tools.stream_buffer import Reading, StreamBuffer, skip_marks, take_marks, until
 from firelane.text.tools.tool import Tool
 
 OPEN = "<tool_call>"
@@ -29,13 +29,11 @@ class Hermes(Family):
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         while (yield from until(buffer, (OPEN,), buffer.content, trim=True)):
-            at = yield from skip_space(buffer, len(OPEN))
+            at = yield from skip_marks(buffer, len(OPEN), OPEN)
             if not (yield from read_call(buffer, at)):
                 buffer.content(buffer.take(len(OPEN)))
                 continue
-            at = yield from skip_space(buffer, 0)
-            if (yield from begins(buffer, at, CLOSE)):
-                buffer.take(at + len(CLOSE))
+            yield from take_marks(buffer, CLOSE)
 
     def written(self, calls: Sequence[Called]) -> str:
         return "\n".join(f"{OPEN}\n{named_json(called)}\n{CLOSE}" for called in calls)

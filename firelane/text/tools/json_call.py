@@ -1,20 +1,26 @@
 """Calls written as a JSON object: {"name": "f", "arguments": {...}}.
 
 The arguments go out as they come. Until they begin nothing is given out, so that an object which turns out
-to be no call can still become content; after that the text is followed by its brackets alone, and what the
-model writes is what the client gets.
+to be no call, or whose arguments are no object, can still become content.
 """
 
 from __future__ import annotations
 
-import msgspec
+import json
+import re
+from typing import Any
 
+from firelane.text.tools.json_text import JsonText, mended_object
+from firelane.text.tools.python_value import LiteralEnd, python_as_json
 from firelane.text.tools.stream_buffer import MAX_HEAD_CHARS, Reading, StreamBuffer, char, skip_space
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 MAX_NAME_CHARS = 256
-_OPENING = frozenset("{[")
-_SCALAR = frozenset("+-.0123456789eEtrufalsn")
+MAX_EARLY_CHARS = 4 << 10
+"""Limit of arguments that are looked at as a whole: in a text, before the name, or in Python's quotes."""
+_IN_STRING = re.compile(r'["\\]')
+_OUTSIDE = re.compile(r'["{}\[\]]')
+_SCALAR = frozenset("+-.0123456789eEtrufalsnoTFN")
 
 
 class ValueEnd:
@@ -29,22 +35,24 @@ class ValueEnd:
 
     def feed(self, text: str) -> int | None:
         """Number of characters of `text` that belong to the value, None where it takes all and goes on."""
-        for at, c in enumerate(text):
-            if self._in_string:
-                if self._escaped:
-                    self._escaped = False
-                elif c == "\\":
-                    self._escaped = True
-                elif c == '"':
-                    self._in_string = False
+        at = 0
+        while at < len(text):
+            if self._escaped:
+                self._escaped = False
+                at += 1
+                continue
+            found = (_IN_STRING if self._in_string else _OUTSIDE).search(text, at)
+            if found is None:
+                return at + 1 if self._depth <= 0 and not self._in_string else None
+            at, c = found.end(), found[0]
+            if c == "\\":
+                self._escaped = True
             elif c == '"':
-                self._in_string = True
-            elif c in "{[":
-                self._depth += 1
-            elif c in "}]":
-                self._depth -= 1
+                self._in_string = not self._in_string
+            else:
+                self._depth += 1 if c in "{[" else -1
             if not self._in_string and self._depth <= 0:
-                return at + 1
+                return at
         return None
 
 
@@ -58,16 +66,16 @@ def read_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Rea
         return False
     while True:
         key = yield from _key(buffer, at + 1)
-        if key is None or at > MAX_HEAD_CHARS:
+        if key is None or at - len(early or "") > MAX_HEAD_CHARS:
             return False
         word, at = key
-        if word in ARGUMENT_KEYS and name is not None and (yield from char(buffer, at)) in _OPENING:
+        if word in ARGUMENT_KEYS and name is not None and (yield from _is_object(buffer, at)):
             buffer.take(at)
             buffer.start_call(name)
             yield from stream_value(buffer)
             yield from _tail(buffer)
             return True
-        end = yield from _value(buffer, at, MAX_HEAD_CHARS if word in ARGUMENT_KEYS else MAX_NAME_CHARS)
+        end = yield from _value(buffer, at, MAX_EARLY_CHARS if word in ARGUMENT_KEYS else MAX_NAME_CHARS)
         if end is None:
             return False
         value, at = buffer.text[at:end], end
@@ -79,10 +87,10 @@ def read_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Rea
             early = value
         at = yield from skip_space(buffer, at)
         after = yield from char(buffer, at)
+        if after == "," and (yield from char(buffer, (yield from skip_space(buffer, at + 1)))) == "}":
+            at, after = (yield from skip_space(buffer, at + 1)), "}"
         if after == "}" and name is not None:
-            buffer.take(at + 1)
-            _whole_call(buffer, name, early)
-            return True
+            return _whole_call(buffer, name, early, at + 1)
         if after != ",":
             return False
 
@@ -102,28 +110,53 @@ def read_list(buffer: StreamBuffer, at: int) -> Reading[bool]:
         if after != ",":
             return True
         at = yield from skip_space(buffer, at + 1)
+        if (yield from char(buffer, at)) == "]":
+            buffer.take(at + 1)
+            return True
         if not (yield from read_call(buffer, at)):
             return True
 
 
-def _whole_call(buffer: StreamBuffer, name: str, value: str | None) -> None:
-    """A call whose arguments are known: an object, JSON in a text, or none."""
-    text = _text(value) if value is not None else None
+def _is_object(buffer: StreamBuffer, at: int) -> Reading[bool]:
+    """Whether an object begins there as JSON writes it. Of one in Python's quotes the end has to be known."""
+    if (yield from char(buffer, at)) != "{":
+        return False
+    at = yield from skip_space(buffer, at + 1)
+    return (yield from char(buffer, at)) != "'"
+
+
+def _whole_call(buffer: StreamBuffer, name: str, value: str | None, size: int) -> bool:
+    """A call whose arguments are known: an object, the JSON of one in a text, or none. False, with nothing
+    taken, where they are something else. size: the call's.
+    """
+    text = value if value is None else _text(value)
+    value = value if text is None else text
+    arguments = "{}" if value in (None, "null", "None", "") else mended_object(value) or _python_object(value)
+    if arguments is None:
+        return False
+    buffer.take(size)
     buffer.start_call(name)
-    buffer.arguments(text if text is not None else "{}" if value in (None, "null") else str(value))
+    buffer.arguments(arguments)
     buffer.end_call()
+    return True
+
+
+def _python_object(text: str) -> str | None:
+    made = python_as_json(text.strip())
+    return made if made.startswith("{") else None
 
 
 def stream_value(buffer: StreamBuffer) -> Reading[None]:
-    """Give out the object or array at hand as arguments, piece by piece, and end the call."""
-    end = ValueEnd()
+    """Give out the object at hand as arguments, mended, piece by piece, and end the call."""
+    value = JsonText()
     while True:
-        size = end.feed(buffer.text)
-        buffer.arguments(buffer.take(len(buffer.text) if size is None else size))
-        if size is not None:
+        buffer.arguments(value.feed(buffer.text))
+        buffer.take(len(buffer.text) if value.size is None else value.size)
+        if value.size is not None:
             buffer.end_call()
             return
         if buffer.ended:
+            buffer.arguments(value.rest())
             return
         yield
 
@@ -132,6 +165,10 @@ def _tail(buffer: StreamBuffer) -> Reading[None]:
     """Drop what follows the arguments up to the object's brace. Leaves what is not of the object."""
     at = yield from skip_space(buffer, 0)
     while (yield from char(buffer, at)) == ",":
+        after = yield from skip_space(buffer, at + 1)
+        if (yield from char(buffer, after)) == "}":
+            at = after
+            break
         key = yield from _key(buffer, at + 1)
         end = None if key is None else (yield from _value(buffer, key[1], MAX_NAME_CHARS))
         if end is None or end > MAX_HEAD_CHARS:
@@ -161,6 +198,8 @@ def _value(buffer: StreamBuffer, at: int, limit: int) -> Reading[int | None]:
     complete.
     """
     first = yield from char(buffer, at)
+    if first == "{" and not (yield from _is_object(buffer, at)):
+        return (yield from _literal(buffer, at, limit))
     if first not in '{["':
         end = at
         while (c := (yield from char(buffer, end))) and c in _SCALAR and end - at <= limit:
@@ -177,9 +216,23 @@ def _value(buffer: StreamBuffer, at: int, limit: int) -> Reading[int | None]:
         yield
 
 
+def _literal(buffer: StreamBuffer, at: int, limit: int) -> Reading[int | None]:
+    """As `_value`, of an object that Python writes."""
+    follow, seen = LiteralEnd(), at
+    while (size := follow.feed(buffer.text[seen:])) is None:
+        seen = len(buffer.text)
+        if seen - at > limit or buffer.ended:
+            return None
+        yield
+    return seen + size if seen + size - at <= limit else None
+
+
 def _text(value: str) -> str | None:
     """The text that a JSON string holds; None where it is something else."""
     try:
-        return msgspec.json.decode(value, type=str)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        text: Any = json.loads(value, strict=False)
+        if isinstance(text, str):
+            text.encode()  # half of a surrogate pair is no text
+    except (ValueError, RecursionError):
         return None
+    return text if isinstance(text, str) else None

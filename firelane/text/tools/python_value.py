@@ -66,7 +66,7 @@ def python_as_json(text: str) -> str:
             return quoted_text(text.strip())
         if piece in ("]", "}") and pieces[-1:] == [", "]:
             pieces.pop()
-        pieces.append(piece)
+        pieces += [piece] if piece else []
         at = token.end()
     made = "".join(pieces)
     try:

@@ -187,6 +187,23 @@ def begins(buffer: StreamBuffer, at: int, mark: str) -> Reading[bool]:
     return have == mark
 
 
+def skip_marks(buffer: StreamBuffer, at: int, mark: str) -> Reading[int]:
+    """The place behind white space and `mark`, which models write twice at times."""
+    at = yield from skip_space(buffer, at)
+    if (yield from begins(buffer, at, mark)):
+        at = yield from skip_space(buffer, at + len(mark))
+    return at
+
+
+def take_marks(buffer: StreamBuffer, mark: str) -> Reading[None]:
+    """Take `mark`, as often as it comes next, and the white space before it."""
+    while True:
+        at = yield from skip_space(buffer, 0)
+        if not (yield from begins(buffer, at, mark)):
+            return
+        buffer.take(at + len(mark))
+
+
 def match(
     buffer: StreamBuffer, pattern: re.Pattern[str], at: int, dead: re.Pattern[str]
 ) -> Reading[re.Match[str] | None]:

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta
 from firelane.text.tools.stream_buffer import Parser, Reading, StreamBuffer
 
+MAX_PIECE_CHARS = 256
+"""Characters that are looked at before it is asked whether they still may be calls."""
+
 
 class UnclosedCalls:
     """Reads what may be calls at a mark within reasoning. close: the mark that would end it. own_line: the
@@ -25,6 +28,8 @@ class UnclosedCalls:
         self._parsing = answer(self._trial)
         self._held: list[str] = []
         self._rest = ""
+        self._searched = 0
+        self._close_at = -1
 
     def read(self, mark: str, give: Callable[[str], None]) -> Reading[bool]:
         """Give out the calls that `mark` begins, and what follows, and return True; or give the part that
@@ -38,36 +43,38 @@ class UnclosedCalls:
                 give(held[:quoted])
                 self._buffer.text = held[quoted:] + self._buffer.text
                 return False
-            if self._buffer.ended:
+            if self._trial.ended:
                 self._commit()
                 return True
-            yield
+            if not self._buffer.text:
+                yield
 
     def _feed(self) -> None:
-        piece = self._buffer.take(len(self._buffer.text))
+        piece = self._buffer.take(MAX_PIECE_CHARS)
         self._held.append(piece)
-        self._trial.feed(piece, ended=self._buffer.ended)
+        self._trial.feed(piece, ended=self._buffer.ended and not self._buffer.text)
         begun = self._trial.text_at is not None
         next(self._parsing, None)
         if self._trial.text_at is not None:
             self._rest = self._rest + piece if begun else "".join(self._held)[self._trial.text_at :]
+            self._close_at = self._rest.find(self._close, self._searched)
+            self._searched = max(0, len(self._rest) - len(self._close))
 
     def _quoted(self, mark: int) -> int | None:
         """The size of what has turned out to be reasoning; None as long as it may be calls. mark: the least
         that it is.
         """
         trial = self._trial
-        if trial.unknown or trial.text_at == 0 or (self._buffer.ended and not trial.num_calls):
+        if trial.unknown or trial.text_at == 0 or (trial.ended and not trial.num_calls):
             return mark
         if trial.text_at is None:
             return None
-        before, found, after = self._rest.partition(self._close)
-        if not found:
-            begins_close = self._close.startswith(before.strip()) and not self._buffer.ended
+        if self._close_at < 0:
+            begins_close = self._close.startswith(self._rest.strip()) and not trial.ended
             return None if self._own_line or begins_close else trial.text_at
-        if not before.strip() and not after.strip():
+        if self._rest.strip() == self._close:
             return None
-        return trial.text_at + len(before)
+        return trial.text_at + self._close_at
 
     def _commit(self) -> None:
         """The calls, and the text that is not reasoning's closing mark."""
