@@ -114,9 +114,9 @@ class TestOfEveryFormat:
     "piece", ["<tool_call>", "<tool_call>\n", '<tool_call>{"name": "look"}\n', "</think"]
 )
 def test_hostile_repetition_is_cheap(piece):
-    family = find_family("hermes", "")
+    family = named_family("hermes")
     assert family is not None
-    parse = with_reasoning(family.parse, find_marks("think", ""), family.openings)
+    parse = with_reasoning(family.parse, MARKS["think"], family.openings)
     text = piece * (20_000 // len(piece))
     begin_s = time.process_time()
     for pieces in ([text], [text[i : i + 16] for i in range(0, len(text), 16)]):

@@ -7,7 +7,7 @@ import json
 import pytest
 from splitting import Joined, joined, split
 
-from firelane.text.tools.families import find_family
+from firelane.text.tools.families import named_family
 from firelane.text.tools.json_text import JsonText, mended_object
 from firelane.text.tools.tool import Tool
 
@@ -26,7 +26,7 @@ WAYS = {
 
 
 def read(name: str, text: str) -> Joined:
-    family = find_family(name, "")
+    family = named_family(name)
     assert family is not None
     whole = joined(split(family.parse, [text], known=KNOWN))
     assert joined(split(family.parse, list(text), known=KNOWN)) == whole
