@@ -1,7 +1,8 @@
-"""Show what this machine has and what it can do.
+"""Show what this machine has and what it can do, or how a model writes.
 
 Instruction sets, cores, memory, compiler, caches, and the measured limits. Exit code 1 when something is
-missing without which no model can be served, or --verify found something damaged.
+missing without which no model can be served, or --verify found something damaged. With MODEL: the format of
+its chats, and how it was found.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="explain how this model's chats are written"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "--save",
@@ -29,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    if arguments.model is not None:
+        return _explain(arguments.model, environment)
     if arguments.verify:
         return _verify(environment, as_json=arguments.json)
     from firelane.doctor.report import examine, format_report
@@ -45,6 +51,16 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
         print(f"saved as {save_machine(report, environment.cache_dir)}", file=sys.stderr)
     return 1 if report.problems else 0
+
+
+def _explain(model: str, environment: Environment) -> int:
+    from firelane.doctor.chat import explain_chat
+    from firelane.sources.resolve import resolve
+
+    directory = resolve(model, cache_dir=environment.cache_dir)
+    for line in explain_chat(directory, environment.cache_dir):
+        print(line)
+    return 0
 
 
 def _verify(environment: Environment, *, as_json: bool) -> int:

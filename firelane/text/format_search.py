@@ -22,6 +22,7 @@ from firelane.text.template_probe import (
     ARGUMENTS,
     DEFINITION,
     NO_FACTS,
+    QUESTION,
     TOOL,
     Render,
     TemplateFacts,
@@ -96,7 +97,11 @@ def find_chat_format(
         reader=reader,
         marks=marks,
         telling=Telling(evidence.facts, family),
-        reasons=tuple(filter(None, (f"calls: {reason}", why and f"reasoning: {why}"))),
+        reasons=tuple(
+            filter(
+                None, (f"tools: {_telling(evidence.facts)}", f"calls: {reason}", why and f"reasoning: {why}")
+            )
+        ),
     )
     return found if evidence.render is None else _with_shape(found, evidence.render)
 
@@ -114,6 +119,15 @@ def _with_shape(found: ChatFormat, render: Render) -> ChatFormat:
 
     shape = find_shape(write)
     return replace(found, shape=shape, reasons=(*found.reasons, *changes(shape)))
+
+
+def _telling(facts: TemplateFacts) -> str:
+    """How the model is told of tools."""
+    if facts.tools_variable:
+        return f"the template shows them from the variable `{facts.tools_variable}`"
+    if facts.tools_in_system:
+        return "the template shows them as a part of the system message"
+    return "the template shows none: they are told in a message, with an example of a call"
 
 
 def _calls(evidence: Evidence) -> tuple[str, str]:
@@ -136,15 +150,15 @@ def _calls(evidence: Evidence) -> tuple[str, str]:
         return UNKNOWN, "the template shows tools, but neither calls nor marks of a known format"
     return (
         PLAIN,
-        "the template shows neither tools nor calls: they are told in a message, in the most spread form",
+        f"the template shows none: they are written in the most spread form, {PLAIN}",
     )
 
 
 def num_read(family: Family, facts: TemplateFacts) -> int:
     """How many of the calls that the template writes the family reads; 0 where it reads one wrongly."""
     text = facts.calls
-    if family.name in UNMARKED and not any(mark in text for mark in family.delimiters):
-        text = text[min((text.find(first) for first in "{[" if first in text), default=0) :]
+    if family.name in UNMARKED:  # a call is the answer's beginning
+        text = text.removeprefix(facts.prompts[0].rpartition(QUESTION)[2])
     calls: list[list[str]] = []
     splitter = OutputParser(StreamBuffer(tools={TOOL: _TOOL}), family.parse)
     for delta in (*splitter.push(text), *splitter.flush()):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firelane.text.template_probe import Messages, TemplateFacts
+from firelane.text.tool_gaps import filled
 from firelane.text.tools.cut_arguments import as_object
 from firelane.text.tools.family import Called, Family
 
@@ -37,7 +38,7 @@ class Telling:
         if not tools:
             return messages, {}
         if facts.tools_variable:
-            return messages, {facts.tools_variable: tools}
+            return messages, {facts.tools_variable: [filled(tool, facts.gaps) for tool in tools]}
         if facts.tools_in_system:
             return _with_system_tools(messages, tools), {}
         return self._instructed(messages, tools), {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firelane.errors import RequestError
+from firelane.text.tool_gaps import GAPS, without
 
 Messages = list[dict[str, Any]]
 Render = Callable[[Messages, dict[str, Any]], str]
@@ -47,18 +48,19 @@ _IDS = (("abcdefghi", "abcdefghj"), (f"functions.{TOOL}:0", f"functions.{TOOL}:1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TemplateFacts:
-    """tools_variable: the variable that tools are shown from, "" where there is none. tools_in_system: tools
-    are a text in the system message instead. told: a question with tools, as it is shown. calls: the
-    assistant's message of `num_calls` calls of TOOL with ARGUMENTS, as it is shown; "" where calls are not
-    shown. takes_objects: the arguments of calls may be objects; else they are JSON text. takes_texts: what is
-    no object may be a text, and is shown as it is. blank: the content that a message of calls alone has to
-    have. takes_results: results may be messages of role tool. takes_system: there may be a system message.
-    prompts: texts that end where an answer begins. thought: a message with reasoning, as it is shown; ""
-    where reasoning is not shown. hides: closing marks of reasoning up to which the content of an earlier
-    answer is not shown.
+    """tools_variable: the variable that tools are shown from, "" where there is none. gaps: what a tool may
+    not leave out. tools_in_system: tools are a text in the system message instead. told: a question with
+    tools, as it is shown. calls: the assistant's message of `num_calls` calls of TOOL with ARGUMENTS, as it
+    is shown; "" where calls are not shown. takes_objects: the arguments of calls may be objects; else they
+    are JSON text. takes_texts: what is no object may be a text, and is shown as it is. blank: the content
+    that a message of calls alone has to have. takes_results: results may be messages of role tool.
+    takes_system: there may be a system message. prompts: texts that end where an answer begins. thought: a
+    message with reasoning, as it is shown; "" where reasoning is not shown. hides: closing marks of reasoning
+    up to which the content of an earlier answer is not shown.
     """
 
     tools_variable: str = ""
+    gaps: frozenset[str] = frozenset()
     tools_in_system: bool = False
     told: str = ""
     calls: str = ""
@@ -106,6 +108,7 @@ class TemplateProbe:
         calls = self._calls(tools)
         return TemplateFacts(
             tools_variable=variable,
+            gaps=frozenset(gap for gap in GAPS if variable and not self._takes_gap(variable, gap)),
             tools_in_system=in_system,
             told=self.text([_user()], **tools) if variable else "",
             calls=calls.text,
@@ -130,6 +133,9 @@ class TemplateProbe:
     def _tools_variable(self) -> str:
         found = (name for name in TOOL_VARIABLES if TOOL in self.text([_user()], **{name: [DEFINITION]}))
         return next(found, "")
+
+    def _takes_gap(self, variable: str, gap: str) -> bool:
+        return TOOL in self.text([_user()], **{variable: [without(DEFINITION, gap)]})
 
     def _calls(self, tools: dict[str, Any]) -> _Calls:
         """The first way in which the template shows calls."""

@@ -88,7 +88,7 @@ FLAGS = {
     "rm": f"SOURCE {SERVER}",
     "cache list": "",
     "cache forget-tenant": f"NAME --kv-disk --kv-disk-key-file {SERVER}",
-    "doctor": "--json --save --verify",
+    "doctor": "MODEL --json --save --verify",
     "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "
     "--max-num-seqs --max-num-batched-tokens --max-model-len --reserve-gib --drive-gbps --best-for --json "
     "--plot",
