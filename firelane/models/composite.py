@@ -17,8 +17,10 @@ OF_OTHER_MEDIA = re.compile(
 """Keys that say how images and sounds become rows of the prompt."""
 WITHOUT_EFFECT = ("language_model_only",)
 """Whether the other parts are there: they are left out in any case."""
-OF_BOTH = (("dtype", "torch_dtype"), ("quantization_config",))
-"""Keys that may stand outside of the section and hold in it; each with its older name."""
+DTYPES = ("dtype", "torch_dtype")
+OF_BOTH = (DTYPES, ("quantization_config",))
+"""Keys that may stand outside of the section and hold in it; each with its older name. Of two dtypes the
+outer one holds, as in transformers."""
 TIED = "tie_word_embeddings"
 """A key that may stand in both places and say two things: the checkpoint's tensors tell which one is so."""
 
@@ -48,10 +50,10 @@ def language_model(config: Mapping[str, Any]) -> LanguageModel:
     for names in OF_BOTH:
         reader.ignore(*names)
         outside, inside = _first(config, names), _first(section, names)
-        if outside is not None and inside is not None and outside != inside:
+        if names != DTYPES and outside is not None and inside is not None and outside != inside:
             why = f"{SECTION} says {str(inside)[:60]!r}: make both the same"
             raise reader.refusal(names[0], outside, why)
-        found[names[0]] = outside if inside is None else inside
+        found |= dict.fromkeys(names, inside if outside is None else outside)
     said = [part[TIED] for part in (section, config) if part.get(TIED) is not None]
     if said:
         found[TIED] = True if True in said else said[0]

@@ -232,14 +232,17 @@ class ConfigReader:
 
 
 def read_dtype(config: ConfigReader) -> DType:
-    """The dtype of matrices and activations: bf16 stays BF16; fp32 is F32; fp16 is widened exactly to F32
-    (bf16 could not hold its mantissa); a checkpoint that does not say is taken as F32, which holds any of the
-    three exactly. Quantised weights stand for bf16 matrices, whatever else is stored beside them; and a dtype
-    that is asked for comes first."""
+    """The dtype of matrices and activations, to which those of the checkpoint are cast: bf16 stays BF16; fp32
+    is F32; fp16 is widened exactly to F32 (bf16 could not hold its mantissa); a checkpoint that does not say
+    is taken as F32, which holds any of the three exactly. Quantised weights stand for bf16 matrices, whatever
+    else is stored beside them; and a dtype that is asked for comes first."""
     if config.has("quantization_config") or config.dtype is not None:
         config.ignore("dtype", "torch_dtype")
         return config.dtype or DType.BF16
     key = "dtype" if config.has("dtype") else "torch_dtype"
+    if config.value(key) == "auto":  # as the tensors are, which F32 holds exactly
+        config.ignore("dtype", "torch_dtype")
+        return DType.F32
     name = config.choice(key, "float32", among=tuple(DTYPES))
     config.ignore("dtype", "torch_dtype")
     return DTYPES[name]

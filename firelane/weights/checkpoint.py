@@ -218,15 +218,15 @@ class Checkpoint:
         return self._places[name]
 
     def round_for(self, program: Program, *, asked: bool = False) -> None:
-        """From now on, matrices that `program` has in bf16 and that are stored in more bits, beside quantised
-        ones or where that is asked, are read as bf16."""
-        if not (self._rounds or asked):
-            return
+        """From now on, matrices that `program` has in bf16 and that are stored in more bits are read as bf16.
+        The log says so; as a warning, where neither that was asked nor the checkpoint is quantised:
+        config.json and the tensors have different dtypes."""
         named = {piece.tensor for w in program.weights if w.dtype is DType.BF16 for piece in w.pieces}
         there = [name for name in named if name in self._places]
         self._rounded = frozenset(name for name in there if self.dtype(name) in ROUNDED)
         if self._rounded:
-            log.info(
+            log.log(
+                logging.INFO if self._rounds or asked else logging.WARNING,
                 "tensors_rounded model=%s to=bf16 tensors=%d largest_relative_error=%.4f",
                 *(self.directory.name, len(self._rounded), LARGEST_ROUNDING),
             )

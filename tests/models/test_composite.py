@@ -56,10 +56,6 @@ def test_what_holds_for_both(key: str) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "dtypes": (
-        {"dtype": "float32", "text_config": TEXT | {"dtype": "bfloat16"}},
-        "dtype = 'float32'.*bfloat16",
-    ),
     "another factor inside": (
         {"text_config": TEXT | {"logit_scale": 2.0}},
         "config.json, text_config: logit_scale",
@@ -75,6 +71,12 @@ def test_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedModelError, match=message) as caught:
         load_program(SHELL | change)
     assert "\n" not in str(caught.value)
+
+
+def test_of_two_dtypes_the_outer_one_holds() -> None:
+    for outer, inner in (("dtype", "torch_dtype"), ("torch_dtype", "dtype")):
+        config = SHELL | {outer: "bfloat16", "text_config": TEXT | {inner: "float32"}}
+        assert load_program(config) == load_program(TEXT | {"dtype": "bfloat16"})
 
 
 def test_flags_of_tied_embeddings_may_disagree() -> None:

@@ -111,6 +111,10 @@ def test_dtypes(key: str, name: str, dtype: DType) -> None:
     assert {c.dtype for c in program.cache_layers} == {dtype}
 
 
+def test_a_dtype_that_tensors_decide_holds_them_all() -> None:
+    assert load_program(LLAMA | {"torch_dtype": "auto"}) == load_program(LLAMA | {"torch_dtype": None})
+
+
 def test_tied_weight_is_one_object() -> None:
     tied = load_program(LLAMA)
     embed = next(op for op in tied.ops if isinstance(op, Embed))

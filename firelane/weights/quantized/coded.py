@@ -23,6 +23,7 @@ from firelane.weights.quantized.numbers import E2M1, e8m0, nibbles, unpacked
 from firelane.weights.quantized.stored import Stored
 
 F32 = NDArray[np.float32]
+Order = NDArray[np.int64]
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """In which nibble of a word each of eight neighbours lies (AutoAWQ's gemm kernels)."""
 INT4_OF = {"F16": Format.PANEL_INT4_F16, "BF16": Format.PANEL_INT4_BF16}
@@ -166,17 +167,19 @@ class Int8Rows(Scaled):
 @dataclass(frozen=True)
 class Packed(Coded):
     """Codes [n, k * bits / 32] of words with neighbours of a row, the lowest bits first, as code + half of
-    their range; scales [n, groups]; zero points [n * bits / 32, groups] packed along the rows."""
+    their range; scales [n, groups]; zero points [n * bits / 32, groups] packed along the rows. order: the
+    group of each input, None: neighbours."""
 
     stored: Stored
     scales: Stored
     zeros: Stored | None
     bits: int
     shape: tuple[int, ...]
+    order: Order | None = None
 
     @property
     def format(self) -> Format | None:
-        if self.shape[1] % (32 * self.scales.shape[1]):
+        if self.order is not None or self.shape[1] % (32 * self.scales.shape[1]):
             return None
         if self.zeros is not None:
             return _with_minima(self.bits, self.scales.dtype)
@@ -187,6 +190,8 @@ class Packed(Coded):
     def rows(self, matrix: int, first: int, last: int) -> F32:
         del matrix
         codes, points, scales = self._parts(first, last)
+        if self.order is not None:
+            return (codes.astype(np.float32) - points[:, self.order]) * scales[:, self.order]
         groups = scales.shape[1]
         numbers = codes.reshape(len(codes), groups, -1).astype(np.float32)
         return ((numbers - points[:, :, None]) * scales[:, :, None]).reshape(len(codes), -1)
@@ -223,13 +228,15 @@ class ByInputs:
 
 @dataclass(frozen=True)
 class Transposed(Coded):
-    """AWQ and GPTQ: matrices whose inputs are the rows of what is stored, without a sign."""
+    """AWQ and GPTQ: matrices whose inputs are the rows of what is stored, without a sign. order: the group of
+    each input, None: neighbours."""
 
     shape: tuple[int, ...]
     bits: int
     groups: int
     scale_dtype: str
     whole: Callable[[], ByInputs]
+    order: Order | None = None
 
     @property
     def by_rows(self) -> bool:
@@ -237,15 +244,17 @@ class Transposed(Coded):
 
     @property
     def format(self) -> Format | None:
-        if self.shape[1] % (32 * self.groups):
+        """None where groups are no neighbours: packed formats have one scale for such."""
+        if self.order is not None or self.shape[1] % (32 * self.groups):
             return None
         return _with_minima(self.bits, self.scale_dtype)
 
     def rows(self, matrix: int, first: int, last: int) -> F32:
         del matrix
         found = self.whole()
-        group = len(found.codes) // self.groups
-        points, scales = (np.repeat(part, group, axis=0) for part in (found.points, found.scales))
+        neighbours = np.arange(len(found.codes)) // (len(found.codes) // self.groups)
+        order = neighbours if self.order is None else self.order
+        points, scales = found.points[order], found.scales[order]
         numbers = (found.codes - points).astype(np.float32) * scales
         return np.ascontiguousarray(numbers[:, first:last].T)
 
@@ -285,16 +294,26 @@ def gptq(
     """codes [k * bits / 32, n], packed along the inputs; zero points [groups, n * bits / 32]."""
     k, n = codes.shape[0] * 32 // bits, codes.shape[1]
     _check_groups(codes, k, n, scales, zeros, n * bits // 32)
-    group = k // scales.shape[0]
-    if order is not None and not np.array_equal(order.whole(), np.arange(k) // group):
-        raise CheckpointError(f"tensor {order.name}: groups of inputs in another order are not supported")
+    groups = read_order(order, k, scales.shape[0])
 
     def whole() -> ByInputs:
         values = unpacked(np.ascontiguousarray(codes.whole().T), bits).T.astype(np.int32)
         points = unpacked(zeros.whole(), bits).astype(np.int32) + zero_offset
         return ByInputs(values, points, widened(scales.whole()))
 
-    return Transposed((n, k), bits, scales.shape[0], scales.dtype, whole)
+    return Transposed((n, k), bits, scales.shape[0], scales.dtype, whole, groups)
+
+
+def read_order(stored: Stored | None, k: int, groups: int) -> Order | None:
+    """The group of each of k inputs; None where all groups are neighbours. Raises CheckpointError."""
+    if stored is None:
+        return None
+    order = stored.whole().reshape(-1).astype(np.int64)
+    if (order == -1).all():  # never filled in
+        return None
+    if len(order) != k or not ((order >= 0) & (order < groups)).all():
+        raise CheckpointError(f"tensor {stored.name}: it does not name one of {groups} groups for {k} inputs")
+    return None if np.array_equal(order, np.arange(k) // (k // groups)) else order
 
 
 def _check_groups(codes: Stored, k: int, n: int, scales: Stored, zeros: Stored, packed: int) -> None:

@@ -17,7 +17,7 @@ from firelane.errors import CheckpointError
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
 from firelane.weights.formats import Format
-from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq
+from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq, read_order
 from firelane.weights.quantized.settings import Settings
 from firelane.weights.quantized.stored import Stored, TensorFile
 from firelane.weights.reader import ReadBuffer
@@ -26,10 +26,20 @@ from firelane.weights.safetensors import TensorInfo
 Parts = Mapping[str, Stored]
 SUFFIX = re.compile(
     r"(?P<base>.*?)(?:\.(?P<part>weight|weight_scale_inv|weight_scale|weight_scale_2|weight_packed|weight_shape"
-    r"|weight_zero_point|weight_global_scale|weight_g_idx|input_scale|input_global_scale|input_zero_point"
-    r"|k_scale|v_scale|qweight|qzeros|scales|g_idx)|_(?P<block>blocks|scales))"
+    r"|weight_zero_point|weight_global_scale|weight_g_idx|activation_scale|input_scale|input_global_scale"
+    r"|input_zero_point|output_scale|q_scale|k_scale|v_scale|prob_scale|qweight|qzeros|scales|g_idx)|_(?P<block>blocks|scales))"
 )
-OF_ACTIVATIONS = ("input_scale", "input_global_scale", "input_zero_point", "k_scale", "v_scale")
+OF_ACTIVATIONS = (
+    "activation_scale",
+    "input_scale",
+    "input_global_scale",
+    "input_zero_point",
+    "output_scale",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+    "prob_scale",
+)
 """Scales for arithmetic in eight bits, which is not done here."""
 KEPT_MATRICES = 8
 
@@ -180,10 +190,6 @@ def _of_words(base: str, parts: Parts, settings: Settings) -> tuple[str, Coded]:
     codes = parts["weight_packed"]
     if codes.dtype == "U8":
         return f"{base}.weight", _float4(parts, "weight_packed", settings)
-    if "weight_g_idx" in parts:
-        raise CheckpointError(
-            f"tensor {base}.weight_g_idx: groups of inputs in another order are not supported"
-        )
     scales, shape = _part(base, parts, "weight_scale"), _part(base, parts, "weight_shape")
     rows, columns = (int(n) for n in shape.whole().reshape(-1)[:2])
     words, groups = -(-columns * settings.bits // 32), scales.shape[-1]
@@ -192,8 +198,8 @@ def _of_words(base: str, parts: Parts, settings: Settings) -> tuple[str, Coded]:
             f"tensor {codes.name}: {list(codes.shape)} words of {settings.bits} bits and scales "
             f"{list(scales.shape)} do not fit {[rows, columns]}"
         )
-    zeros = parts.get("weight_zero_point")
-    return f"{base}.weight", Packed(codes, scales, zeros, settings.bits, (rows, columns))
+    zeros, order = parts.get("weight_zero_point"), read_order(parts.get("weight_g_idx"), columns, groups)
+    return f"{base}.weight", Packed(codes, scales, zeros, settings.bits, (rows, columns), order)
 
 
 def _float4(parts: Parts, key: str, settings: Settings) -> Coded:

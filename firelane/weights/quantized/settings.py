@@ -107,8 +107,6 @@ def _awq(method: str, found: dict[str, Any]) -> Settings:
 
 
 def _gptq(method: str, found: dict[str, Any]) -> Settings:
-    if found.get("desc_act"):
-        raise _refusal("desc_act", True, "groups of inputs in another order are not supported")
     form = str(found.get("checkpoint_format") or "gptq")
     if form not in ("gptq", "gptq_v2"):
         raise _refusal("checkpoint_format", form, "supported: gptq, gptq_v2")

@@ -144,6 +144,36 @@ def gptq(values: np.ndarray, bits: int = 4, group: int = GROUP, *, version: int 
     return tensors, ((codes - points[:, None]) * scales[:, None]).reshape(-1, len(values)).T.copy()
 
 
+def gptq_ordered(values: np.ndarray, order: np.ndarray, bits: int = 4, group: int = GROUP) -> Written:
+    """Groups of inputs as `order` has them side by side (desc_act); inputs stay where they are."""
+    codes, points, scales = _by_inputs(values[:, order], group, (1 << bits) - 1)
+    numbers = ((codes - points[:, None]) * scales[:, None]).reshape(-1, len(values))
+    own, found = np.empty_like(numbers), np.empty_like(numbers)
+    own[order], found[order] = codes.reshape(numbers.shape), numbers
+    groups = np.empty(len(order), np.int32)
+    groups[order] = np.arange(len(order)) // group
+    tensors: Tensors = {
+        "qweight": ("I32", words(own.T, bits).T.copy()),
+        "qzeros": ("I32", words(points - 1, bits)),
+        "scales": ("F16", scales.astype(np.float16)),
+        "g_idx": ("I32", groups),
+    }
+    return tensors, found.T.copy()
+
+
+def packed_ordered(values: np.ndarray, order: np.ndarray, *, zeros: bool) -> Written:
+    """compressed-tensors' activation ordering by groups."""
+    tensors, of_sorted = packed(values[:, order], zeros=zeros)
+    shifts = np.arange(0, 32, 4, dtype=np.uint32)
+    codes = tensors["weight_packed"][1].view(np.uint32)[..., None] >> shifts & np.uint32(15)
+    own, numbers = np.empty(values.shape, np.uint32), np.empty_like(of_sorted)
+    own[:, order] = codes.reshape(values.shape)
+    numbers[:, order] = of_sorted
+    groups = np.empty(len(order), np.int32)
+    groups[order] = np.arange(len(order)) // GROUP
+    return tensors | {"weight_packed": ("I32", words(own, 4)), "weight_g_idx": ("I32", groups)}, numbers
+
+
 def _float4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes and numbers of the nearest four-bit floats."""
     magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)

@@ -173,7 +173,6 @@ def test_words_are_those_of_the_formats_own_packer(bits: int) -> None:
 
 REFUSED: dict[str, tuple[Config, str]] = {
     "method": ({"quant_method": "bitsandbytes"}, "quant_method = 'bitsandbytes': supported"),
-    "order": ({"quant_method": "gptq", "desc_act": True}, "desc_act = 'True'"),
     "gptq form": ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format = 'marlin'"),
     "awq form": ({"quant_method": "awq", "version": "gemv"}, "version = 'gemv'"),
     "bits": ({"quant_method": "gptq", "bits": 3}, "bits = '3': supported: 4, 8"),
@@ -212,7 +211,13 @@ BROKEN: dict[str, tuple[str, str, Any, str]] = {
     "blocks too few": ("fp8, blocks", "weight_scale_inv", lambda _: np.ones((3, 1), np.float32), "3 scales"),
     "no zero points": ("awq", "qzeros", None, "qzeros is missing"),
     "zero points of fewer groups": ("gptq", "qzeros", lambda v: v[:1], "do not fit 128 inputs"),
-    "another order": ("gptq", "g_idx", lambda v: v[::-1].copy(), "in another order"),
+    "a group that is not there": (
+        "gptq",
+        "g_idx",
+        lambda v: v + 1,
+        "g_idx: it does not name one",
+    ),
+    "an order of other inputs": ("gptq", "g_idx", lambda v: v[:-1], "g_idx: it does not name .* 128 inputs"),
     "scales of floats": ("mxfp4", "weight_scale", lambda v: v[:, :1][:5], "do not fit"),
 }
 
