@@ -27,6 +27,8 @@ class Environment:
         (0 = no limit).
     allow_http: FIRELANE_ALLOW_HTTP (or AWS_ALLOW_HTTP), 1 or true: weights may come over plain http.
     cluster_key: FIRELANE_CLUSTER_KEY, the secret that hosts of one group of ranks share ("" = none).
+    compiler_fd: FIRELANE_COMPILER_FD, which an engine sets for itself and its ranks: the socket of the helper
+        that compiles for them (None = this process compiles).
     """
 
     cache_dir: Path
@@ -36,9 +38,12 @@ class Environment:
     cache_limit_gib: float = 0
     allow_http: bool = False
     cluster_key: str = field(default="", repr=False)
+    compiler_fd: int | None = None
 
 
 KNOWN = {"ALLOW_HTTP", "CACHE_DIR", "CACHE_LIMIT_GIB", "CLUSTER_KEY", "CXX", "ISA", "LOG_LEVEL"}
+OF_ENGINE = {"COMPILER_FD"}
+"""Those that an engine makes for itself and its ranks."""
 YES = ("1", "true", "yes", "on")
 OF_A_SERVICE = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -66,6 +71,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
         cache_limit_gib=_gib("CACHE_LIMIT_GIB", mine),
         allow_http=(mine.get("ALLOW_HTTP") or environ.get("AWS_ALLOW_HTTP", "")).lower() in YES,
         cluster_key=mine.get("CLUSTER_KEY", ""),
+        compiler_fd=int(fd) if (fd := mine.get("COMPILER_FD", "")).isdecimal() else None,
     )
 
 
@@ -83,7 +89,9 @@ def _gib(name: str, mine: Mapping[str, str]) -> float:
 def unknown(environ: Mapping[str, str] = os.environ) -> list[str]:
     """FIRELANE_* variables that mean nothing here, but for those that Kubernetes makes."""
     mine = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
-    return [PREFIX + name for name in mine if name not in KNOWN and not OF_A_SERVICE.fullmatch(name)]
+    return [
+        PREFIX + name for name in mine if name not in KNOWN | OF_ENGINE and not OF_A_SERVICE.fullmatch(name)
+    ]
 
 
 def shows_tracebacks(environ: Mapping[str, str] = os.environ) -> bool:
@@ -132,6 +140,11 @@ def set_for_server() -> None:
     """Settings that libraries take from the environment alone, where the user has not made them."""
     # A request's text is one piece of work: handing it to a pool of threads only takes time.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def set_compiler(fd: int) -> None:
+    """Have this process, and those that it starts, compile by the helper behind the socket `fd`."""
+    os.environ[f"{PREFIX}COMPILER_FD"] = str(fd)
 
 
 def take_passed_fds(pid: int, environ: MutableMapping[str, str] = os.environ) -> int:

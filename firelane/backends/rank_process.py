@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from firelane import env
 from firelane.backends.rank_words import FAILED, HELLO, LOADED, READY, send_task
 from firelane.errors import MachineError
 
@@ -25,6 +26,12 @@ class RankEndedError(MachineError):
     """A rank that has ended while others may be waiting for it."""
 
 
+def _compiler() -> tuple[int, ...]:
+    """The socket of the helper that compiles for an engine and its ranks."""
+    fd = env.read().compiler_fd
+    return () if fd is None else (fd,)
+
+
 class RankProcess:
     """Process of rank `rank`, which runs `module` with the descriptor of its socket as its argument; `task`
     is what send() tells it. fds: that it inherits."""
@@ -35,7 +42,7 @@ class RankProcess:
         self._sock, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", module, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), *fds))
+            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), *fds, *_compiler()))
 
     def send(self) -> None:
         """Raises MachineError where nobody reads it."""

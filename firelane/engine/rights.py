@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,8 +18,9 @@ from firelane.child_process import Replacements
 from firelane.engine.grammar.trial_process import ChildTrial, HelperTrials, StartTrial
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
+from firelane.native.compile_service import fork_service
 from firelane.nixl.processes import AgentProcesses, HelperAgents
-from firelane.sandbox.confine import confine, forbid_network, serve_only
+from firelane.sandbox.confine import confine, confine_compiler, forbid_network, serve_only
 from firelane.sandbox.system import this_machine
 from firelane.weights import checked_json
 
@@ -72,7 +74,10 @@ def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
         log.info("sandbox: engines on a GPU have none, its driver needs too much")
         return given
     network = config.reads_store or config.hosts is not None
-    confine(env.read(), config.cache_dir, *_files(config), network=network)
+    settings = env.read()
+    # Before: an engine writes no compiled code.
+    env.set_compiler(fork_service(config.cache_dir, partial(confine_compiler, settings, config.cache_dir)))
+    confine(settings, config.cache_dir, *_files(config), network=network)
     given = replace(given, is_confined=True, network=network)
     if not has_grammars:
         return given

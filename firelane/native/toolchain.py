@@ -26,6 +26,7 @@ from pathlib import Path
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError, UsageError
+from firelane.native.compile_requests import BuildRequest, Taken, TakesRequest, ask
 from firelane.native.compiler_group import compiler_group
 from firelane.storage import cache_directory, locked, read_regular, remove_leftovers, replacing
 
@@ -48,10 +49,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """A C++ compiler. `command` is its argument vector, `version` the first line of its --version."""
+    """A C++ compiler. `command` is its argument vector, `version` the first line of its --version. service:
+    the socket of a helper that compiles, where this process may not write kernels (compile_service.py)."""
 
     command: tuple[str, ...]
     version: str
+    service: int | None = None
 
     @property
     def is_zig(self) -> bool:
@@ -78,6 +81,16 @@ class Toolchain:
         """
         key = self.key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
         library = cache_dir / "kernels" / f"{key}.so"
+        if self.service is not None:
+            request = BuildRequest(
+                source=source,
+                include_dirs=[str(directory) for directory in include_dirs],
+                flags=list(flags),
+                cpu_key=cpu_key,
+                name=name,
+                parts=parts,
+            )
+            return self._ask_for(library, key, request, self.service)
         with _cache_errors(library.parent):
             cache_directory(library.parent)
             if has_digest(library, key):
@@ -99,6 +112,9 @@ class Toolchain:
         kept = cache_dir / "kernels" / f"{self.key('', include_dirs=(), flags=flags, cpu_key='')}.takes"
         if kept.exists():
             return True
+        if self.service is not None:
+            answer = ask(self.service, TakesRequest(flags=list(flags)))
+            return isinstance(answer, Taken) and answer.is_taken
         taken = _takes((*self.command, *flags))
         if taken:
             with contextlib.suppress(OSError, CacheError):  # it is asked again then
@@ -116,6 +132,16 @@ class Toolchain:
             encoded = part.encode()
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return digest.hexdigest()[:32]
+
+    def _ask_for(self, library: Path, key: str, request: BuildRequest, service: int) -> Path:
+        """Have the library made by the helper, unless it is there."""
+        if not has_digest(library, key):
+            ask(service, request)
+            if not has_digest(library, key):
+                raise CompilerError(
+                    f"{request.name} were compiled by another compiler than {self.command[0]}"
+                )
+        return library
 
     def _compile(
         self, source: str, *, library: Path, arguments: Sequence[str], name: str, parts: int
@@ -208,14 +234,14 @@ def find_compiler(settings: env.Environment) -> Toolchain:
         command = tuple(shlex.split(settings.cxx))
         if not command or shutil.which(command[0]) is None:
             raise UsageError(f"FIRELANE_CXX={settings.cxx!r} is not on PATH: unset it, or {INSTALL_HINT}")
-        return Toolchain(command=command, version=_version(command))
+        return Toolchain(command=command, version=_version(command), service=settings.compiler_fd)
     for candidate in COMPILERS:
         path = shutil.which(candidate)
         if path is not None:
-            return Toolchain(command=(path,), version=_version((path,)))
+            return Toolchain(command=(path,), version=_version((path,)), service=settings.compiler_fd)
     if importlib.util.find_spec("ziglang") is not None:
         command = (sys.executable, "-m", "ziglang", "c++")
-        return Toolchain(command=command, version=_version(command))
+        return Toolchain(command=command, version=_version(command), service=settings.compiler_fd)
     raise CompilerError(f"no C++ compiler: {INSTALL_HINT}")
 
 

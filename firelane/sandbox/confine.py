@@ -15,7 +15,14 @@ from firelane import env
 from firelane.sandbox import landlock, seccomp
 from firelane.sandbox.calls import NEVER, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
 from firelane.sandbox.landlock import WRITE
-from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, fabric_rules, python_rules
+from firelane.sandbox.paths import (
+    PYTHON_CACHE,
+    compiler_launcher,
+    compiler_rules,
+    engine_rules,
+    fabric_rules,
+    python_rules,
+)
 from firelane.sandbox.serving import serving_calls
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
 
@@ -50,6 +57,21 @@ def confine(
             seccomp.refuse(machine, [*NEVER, *files, *links])
     except OSError as error:
         log.warning("sandbox: not closed (%s)", error.strerror)
+
+
+def confine_compiler(settings: env.Environment, cache_dir: Path) -> None:
+    """Give up what a process does not need that compiles for an engine."""
+    machine = this_machine()
+    if machine is None:
+        return
+    with contextlib.suppress(OSError):
+        gain_nothing(machine)
+        if _has_landlock(machine, settings):
+            landlock.restrict(machine, compiler_rules(settings, cache_dir))
+        if seccomp.has_filters(machine):
+            launched = compiler_launcher(settings) is not None
+            files = () if launched else NO_FILE_RIGHTS
+            seccomp.refuse(machine, [*NEVER, *files, *NO_NETWORK])
 
 
 def confine_worker() -> None:

@@ -27,8 +27,8 @@ KERNEL = ("/proc", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/mm", "/sys/bus
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 RANDOM = ("/dev/random", "/dev/urandom")
 PYTHON_CACHE = "python"
-CACHES = ("kernels", "weights", "estimates", PYTHON_CACHE)
-ZIG_CACHE = "zig"
+KERNELS, ZIG_CACHE = "kernels", "zig"
+CACHES = ("weights", "estimates", PYTHON_CACHE)
 NETWORK = (
     *(
         "/etc/resolv.conf",
@@ -60,7 +60,7 @@ def engine_rules(
     settings: env.Environment, cache_dir: Path, models: Sequence[Path], *, network: bool
 ) -> Iterator[Rule]:
     """What an engine may do with which files. models: directories that it reads. network: it reads from
-    others, too. Makes its caches."""
+    others, too. It only reads compiled kernels: other processes run what lies there. Makes its caches."""
     yield from python_rules()
     for name in _compiler(settings):
         yield Path(name), RUN
@@ -70,8 +70,19 @@ def engine_rules(
     for model in models:
         for path in model_files(model):
             yield path, READ
-    for directory in _caches(settings, cache_dir):
-        yield directory, WRITE
+    yield _made(cache_dir, KERNELS), READ
+    for name in CACHES:
+        yield _made(cache_dir, name), WRITE
+
+
+def compiler_rules(settings: env.Environment, cache_dir: Path) -> Iterator[Rule]:
+    """What the helper that compiles may do with which files. Makes its caches."""
+    yield from python_rules()
+    for name in _compiler(settings):
+        yield Path(name), RUN
+    has_zig = "zig" in settings.cxx or importlib.util.find_spec("ziglang") is not None
+    for name in (KERNELS, ZIG_CACHE) if has_zig else (KERNELS,):
+        yield _made(cache_dir, name), WRITE
 
 
 def python_rules() -> Iterator[Rule]:
@@ -143,13 +154,11 @@ def _compiler_path(settings: env.Environment) -> Path | None:
     return None
 
 
-def _caches(settings: env.Environment, cache_dir: Path) -> Iterator[Path]:
-    """Made now: nothing can be said of a directory that is not there."""
-    has_zig = "zig" in settings.cxx or importlib.util.find_spec("ziglang") is not None
-    for name in (*CACHES, ZIG_CACHE) if has_zig else CACHES:
-        with contextlib.suppress(OSError):  # whoever writes to it says what is wrong
-            (cache_dir / name).mkdir(mode=0o755, parents=True, exist_ok=True)
-        yield cache_dir / name
+def _made(cache_dir: Path, name: str) -> Path:
+    """A directory of the cache, made now: nothing can be said of one that is not there."""
+    with contextlib.suppress(OSError):  # whoever writes to it says what is wrong
+        (cache_dir / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+    return cache_dir / name
 
 
 def _words(command: str) -> list[str]:

@@ -28,6 +28,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     helper = type("Helper", (), {"start": None, "check": lambda: None})
     monkeypatch.setattr(rights, "this_machine", lambda: "here")
+    monkeypatch.setattr(rights, "fork_service", lambda *_: 99)
+    monkeypatch.setattr(rights.env, "set_compiler", lambda _: None)
     monkeypatch.setattr(rights, "confine", lambda *_, network: found.append(("files", network)))
     monkeypatch.setattr(rights, "serve_only", lambda *, network: found.append(("calls", network)))
     monkeypatch.setattr(rights, "forbid_network", lambda: found.append("network"))

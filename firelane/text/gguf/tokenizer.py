@@ -59,7 +59,7 @@ def _byte_level(vocabulary: Vocabulary) -> Json:
             f"metadata tokenizer.ggml.pre = {vocabulary.pre[:40]!r} is not known: texts would be cut in "
             "another way than the model was trained with; give the original checkpoint"
         )
-    if not vocabulary.merges:
+    if not vocabulary.merges and vocabulary.has_pieces:
         raise TokenizerError(
             "metadata tokenizer.ggml.merges is missing: texts would be cut into single bytes; convert the "
             "model again, or give the original checkpoint"

@@ -54,6 +54,12 @@ class Vocabulary:
             settings={key[len(PREFIX) :]: v for key, v in metadata.items() if isinstance(v, bool)},
         )
 
+    @property
+    def has_pieces(self) -> bool:
+        """Whether texts are made of more than single characters and special tokens."""
+        named = zip(self.tokens, self.types, strict=True)
+        return any(kind == NORMAL and len(token) > 1 for token, kind in named)
+
     def name(self, role: str) -> str | None:
         """Of a special token, None where there is none of this role."""
         return self.tokens[self.ids[role]] if role in self.ids else None
