@@ -13,6 +13,7 @@ from typing import Any, cast
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from firelane.models.harmless import is_harmless
 from firelane.program.values import DType
+from firelane.quantization_file import with_quantization
 from firelane.storage import read_regular
 
 DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F32}
@@ -23,7 +24,7 @@ MAX_BYTES = 64 << 20
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The content of config.json. Raises ModelNotFoundError without one, CheckpointError if it is not a JSON
+    """The content of config.json, with what hf_quant_config.json says beside it. Raises ModelNotFoundError without one, CheckpointError if it is not a JSON
     object.
     """
     path = directory / "config.json"
@@ -39,7 +40,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not valid JSON ({error}): fetch it again") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: not a JSON object: fetch it again")
-    return cast(dict[str, Any], config)
+    return with_quantization(cast(dict[str, Any], config), directory)
 
 
 class ConfigReader:

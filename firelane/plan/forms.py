@@ -88,17 +88,37 @@ def stored_bits(directory: Path, config: Mapping[str, Any]) -> StoredBits | None
     return _of_section(cast(Mapping[str, Any], section)) if isinstance(section, dict) else None
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Modules that are quantised in one way: those named, or all where a class of modules is."""
+
+    bits: float
+    modules: tuple[str, ...]
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any], group: Mapping[str, Any]) -> _Group:
+        found = {**section, **_section(group, "weights")}
+        targets = tuple(_strings(group.get("targets") or ()))
+        is_class = not targets or any(target.isidentifier() for target in targets)
+        return cls(_packed_bits(str(section.get("quant_method", "")), found), () if is_class else targets)
+
+    def has(self, module: str) -> bool:
+        return not self.modules or any(_names(target, module) for target in self.modules)
+
+
 def _of_section(section: Mapping[str, Any]) -> StoredBits | None:
-    groups = _section(section, "config_groups")
-    weights = [_section(cast(Any, group), "weights") for group in groups.values() if isinstance(group, dict)]
-    bits = _packed_bits(str(section.get("quant_method", "")), {**section, **(weights[0] if weights else {})})
+    sections = _section(section, "config_groups").values()
+    groups = [_Group.of(section, cast(Any, group)) for group in sections if isinstance(group, dict)]
+    groups = groups or [_Group.of(section, {})]
     kept = [
         str(name) for key in ("ignore", "modules_to_not_convert") for name in _strings(section.get(key) or ())
     ]
 
     @cache
     def find(module: str) -> float | None:
-        return None if any(_names(pattern, module) for pattern in kept) else bits
+        if any(_names(pattern, module) for pattern in kept):
+            return None
+        return next((group.bits for group in groups if group.has(module)), None)
 
     return StoredBits(lambda tensor: find(_module(tensor)), by_tensor=False)
 
@@ -117,8 +137,9 @@ def _packed_bits(method: str, found: Mapping[str, Any]) -> float:
         return FORMS["fp8"]
     bits = int(found.get("num_bits") or found.get("bits") or found.get("w_bit") or 4)
     group = int(found.get("group_size") or found.get("q_group_size") or 0)
-    zeros = 0 if found.get("symmetric", found.get("sym", method == "gptq")) else bits
-    scale = 8 if found.get("type") == "float" and bits == 4 else 16
+    is_float = found.get("type") == "float"
+    zeros = 0 if is_float or found.get("symmetric", found.get("sym", method == "gptq")) else bits
+    scale = 8 if is_float and bits == 4 else 16
     return bits + ((scale + zeros) / group if group > 0 else 0.0)
 
 

@@ -17,6 +17,7 @@ SMALL = [
     "config.json",
     "firelane_lossless.json",
     "generation_config.json",
+    "hf_quant_config.json",
     INDEX,
     "tokenizer.json",
     "tiktoken.model",

@@ -22,8 +22,9 @@ def download(hub_id: str, progress: Progress) -> Path:
 
 
 def download_config(hub_id: str) -> Path:
-    """A directory with the repository's config.json alone. Raises ModelNotFoundError."""
-    return _snapshot(hub_id, ["config.json"], silent)
+    """A directory with the repository's config.json, and the file that may say how its weights are quantised.
+    Raises ModelNotFoundError."""
+    return _snapshot(hub_id, ["config.json", "hf_quant_config.json"], silent)
 
 
 def download_gguf(hub_id: str, name: str, progress: Progress) -> Path:

@@ -59,8 +59,8 @@ class QuantizedTensors:
                 raise CheckpointError(f"{directory}: {error}") from None
         if not self._coded:
             raise CheckpointError(
-                f"{directory}: config.json has a quantization_config ({settings.method}), but no tensor is "
-                "quantised: take it out, or download the model again"
+                f"{directory}: config.json (or hf_quant_config.json) has a quantization_config "
+                f"({settings.method}), but no tensor is quantised: take it out, or download the model again"
             )
         self.tensors = {
             name: TensorInfo(dtype="BF16", shape=coded.shape, begin=0, end=2 * prod(coded.shape))

@@ -1,4 +1,5 @@
-"""Settings: config.json on a checkpoint's quantisation: the method, and what the shapes do not tell."""
+"""Settings: config.json, or hf_quant_config.json, on a checkpoint's quantisation: the method, and what the
+shapes do not tell."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from firelane.errors import CheckpointError, ModelError, UnsupportedModelError
+from firelane.quantization_file import with_quantization
 from firelane.storage import read_regular
 from firelane.weights.gguf import index as gguf_index
 
@@ -61,7 +63,7 @@ def _section(path: Path) -> dict[str, Any] | None:
         raise CheckpointError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(config, dict):
         return None
-    content = cast(dict[str, Any], config)
+    content = with_quantization(cast(dict[str, Any], config), path.parent)
     text = content.get("text_config")
     nested = cast(dict[str, Any], text).get(KEY) if isinstance(text, dict) else None
     section = content.get(KEY) or nested
