@@ -24,8 +24,8 @@ MAX_BYTES = 64 << 20
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The content of config.json, with what hf_quant_config.json says beside it. Raises ModelNotFoundError without one, CheckpointError if it is not a JSON
-    object.
+    """The content of config.json, with what hf_quant_config.json says beside it. Raises ModelNotFoundError
+    without one, CheckpointError if it is not a JSON object.
     """
     path = directory / "config.json"
     try:
