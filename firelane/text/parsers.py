@@ -6,6 +6,7 @@ TOOL_PARSERS = (
     *("auto", "none", "llama3_json", "hermes", "mistral", "harmony", "deepseek_v3", "deepseek_v31"),
     *("deepseek_v32", "deepseek_v4", "kimi_k2", "qwen3_coder", "glm45", "glm47", "minimax_m2", "seed_oss"),
     *("gemma4", "llama4_pythonic", "lfm2", "phi4_mini_json", "granite", "nemotron_json", "olmo3"),
+    *("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5"),
 )
 TOOL_ALIASES = {
     "openai": "harmony",
@@ -17,7 +18,19 @@ TOOL_ALIASES = {
     "nemotron_nano_v2": "nemotron_json",
 }
 """Names that other servers have for the same."""
-REASONING_PARSERS = ("auto", "none", "think", "deepseek_r1", "mistral", "gemma4", "seed_oss", "harmony")
+REASONING_PARSERS = (
+    "auto",
+    "none",
+    "think",
+    "deepseek_r1",
+    "mistral",
+    "gemma4",
+    "seed_oss",
+    "hy3",
+    "apriel",
+    "apertus",
+    "harmony",
+)
 REASONING_ALIASES = {
     "openai_gptoss": "harmony",
     "gpt_oss": "harmony",

@@ -55,6 +55,9 @@ MARKS = {
     "deepseek_r1": replace(THINK, implied=True),
     "mistral": ReasoningMarks(open="[THINK]", close="[/THINK]", empty=""),
     "seed_oss": ReasoningMarks(open="<seed:think>", close="</seed:think>"),
+    "hy3": ReasoningMarks(open="<think:opensource>", close="</think:opensource>", empty=""),
+    "apriel": ReasoningMarks(open="Here are my reasoning steps:", close="[BEGIN FINAL RESPONSE]", empty="\n"),
+    "apertus": ReasoningMarks(open="<|inner_prefix|>", close="<|inner_suffix|>", empty=""),
     "gemma4": ReasoningMarks(open="<|channel>", close="<channel|>", label="thought", empty="", repeated=True),
 }
 """By the name of --reasoning-parser."""

@@ -21,6 +21,14 @@ HERMES = f"hermes {CALLS}"
 QWEN3_CODER, GLM47, GLM45 = f"qwen3_coder {BOTH}", f"glm47 {BOTH}", f"glm45 {BOTH}"
 DEEPSEEK_R1 = f"deepseek_v3 {BOTH_IN_WORDS}"
 KNOWN = {
+    "Apertus-8B-Instruct": f"apertus {BOTH}",
+    "Apriel-1.6-15b-Thinker-fixed": f"apriel {BOTH}",
+    "GigaChat3-10B-A1.8B": f"gigachat3 {CALLS}",
+    "GigaChat3.1-10B-A1.8B": f"gigachat3 {CALLS}",
+    "MiniMax-M1": f"minimax_m1 {CALLS}",
+    "openbmb-MiniCPM5-1B": f"minicpm5 {BOTH}",
+    "tencent-Hy3": f"hy3 {BOTH}",
+    "unsloth-Apriel-1.5": f"apriel {BOTH}",
     "Bielik-11B-v3.0-Instruct": f"hermes {BOTH}",
     "ByteDance-Seed-OSS": f"seed_oss {BOTH}",
     "GLM-4.6": GLM45,
@@ -76,22 +84,14 @@ KNOWN = {
     "unsloth-mistral-Devstral-Small-2507": f"mistral {CALLS}",
 }
 UNKNOWN = {
-    "Apertus-8B-Instruct": "calls are objects whose one key is the name",
-    "Apriel-1.6-15b-Thinker-fixed": "a list between <tool_calls> marks",
     "Cohere2MoE": "tool_name within <|START_ACTION|>",
     "CohereForAI-c4ai-command-r-plus-tool_use": "Action: and a fenced list, without marks",
     "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "tool_name within <|START_ACTION|>",
-    "GigaChat3-10B-A1.8B": "a message of its own role",
-    "GigaChat3.1-10B-A1.8B": "<|function_call|>",
     "Kimi-K3": "a tree of <|open|> and <|close|>",
-    "MiniMax-M1": "lines between <tool_calls> marks",
     "MiniMax-M3": "a tag of its own name around each parameter",
     "meetkai-functionary-medium-v3.1": "<function=name> around JSON",
     "meetkai-functionary-medium-v3.2": ">>>name, and JSON",
     "muse-glimmer": "messages with recipients around tags",
-    "openbmb-MiniCPM5-1B": "<param> tags without a section",
-    "tencent-Hy3": "tags with a suffix",
-    "unsloth-Apriel-1.5": "a list between <tool_calls> marks",
     "upstage-Solar-Open-100B": "calls whose ids come first",
 }
 """What is not read, by name, and how it is written."""

@@ -118,6 +118,36 @@ TEMPLATES = {
     "phi4_mini_json": _template(JSON_CALL, before="functools[", after="]"),
     "granite": _template(JSON_CALL, before="<|tool_call|>[", after="]"),
     "nemotron_json": _template(JSON_CALL, before="<TOOLCALL>[", after="]</TOOLCALL>"),
+    "minimax_m1": _template(JSON_CALL + "\n", before="<tool_calls>\n", after="</tool_calls>"),
+    "apriel": _template(
+        f"{{{{ ', ' if not loop.first }}}}{JSON_CALL}", before="<tool_calls>[", after="]</tool_calls>"
+    ),
+    "gigachat3": _template(f"<|function_call|>{JSON_CALL}"),
+    "apertus": _template(
+        "{{ ', ' if not loop.first }}{{ {f.name: f.arguments} | tojson }}",
+        before="<|tools_prefix|>[",
+        after="]<|tools_suffix|>",
+    ),
+    "hy3": _template(
+        "<tool_call:opensource>{{ f.name }}<tool_sep:opensource>\n"
+        + _values(
+            "<arg_key:opensource>{{ k }}</arg_key:opensource>\n<arg_value:opensource>"
+            + PLAIN
+            + "</arg_value:opensource>\n"
+        )
+        + "</tool_call:opensource>\n",
+        before="<tool_calls:opensource>\n",
+        after="</tool_calls:opensource>",
+    ),
+    "minicpm5": _template(
+        '<function name="{{ f.name }}">'
+        + _values(
+            "<param name=\"{{ k }}\">{% if v is string and '<' in v %}<![CDATA[{{ v }}]]>{% else %}"
+            + PLAIN
+            + "{% endif %}</param>"
+        )
+        + "</function>\n"
+    ),
     "olmo3": PYTHON
     + _template(
         "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")\n",

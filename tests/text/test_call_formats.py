@@ -198,6 +198,24 @@ CASES = [
     ("olmo3", "<function_calls>\nnothing\n</function_calls>",
      "<function_calls>\nnothing\n</function_calls>", []),
     ("olmo3", "<function_calls>\nf(s=\"ab", "", [("f", '{"s": "ab')]),
+    # GigaChat 3, MiniMax M1, Apriel, Apertus, MiniCPM5, Hunyuan 3
+    ("gigachat3", f'Well.<|function_call|>{{"name": "f", "arguments": {ARGS}}}', "Well.", [("f", ARGS)]),
+    ("minimax_m1", f'<tool_calls>\n{{"name": "f", "arguments": {ARGS}}}\n{{"name": "g", "arguments": {{}}}}\n'
+     "</tool_calls>", "", [("f", ARGS), ("g", "{}")]),
+    ("minimax_m1", "<tool_calls>none</tool_calls>", "<tool_calls>none</tool_calls>", []),
+    ("apriel", f'<tool_calls>[{{"name": "f", "arguments": {ARGS}, "id": "1"}}]</tool_calls>', "",
+     [("f", ARGS)]),
+    ("apertus", f'Ok.<|tools_prefix|>[{{"f": {ARGS}}}, {{"g": {{}}}}]<|tools_suffix|>', "Ok.",
+     [("f", ARGS), ("g", "{}")]),
+    ("apertus", "<|tools_prefix|>[]<|tools_suffix|>", "<|tools_prefix|>[]<|tools_suffix|>", []),
+    ("minicpm5", '<function name="f"><param name="s"><![CDATA[<a href="/x"> </param>]]></param></function>\n'
+     '<function name="g"></function>', "", [("f", '{"s": "<a href=\\"/x\\"> </param>"}'), ("g", "{}")]),
+    ("minicpm5", 'As in <function name="h"><param name="s">1</param></function>.',
+     'As in <function name="h"><param name="s">1</param></function>.', []),
+    ("hy3", "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n"
+     "<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>7</arg_value:opensource>\n"
+     "</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n"
+     "</tool_calls:opensource>", "", [("f", '{"n": 7}'), ("g", "{}")]),
 ]  # fmt: skip
 
 

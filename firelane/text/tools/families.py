@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from firelane.text.parsers import TOOL_ALIASES
 from firelane.text.tools import deepseek, gemma4, harmony, hermes, json_list, kimi_k2, llama3, mistral, tags
 from firelane.text.tools.family import Family
+from firelane.text.tools.json_lines import GIGACHAT3, GIGACHAT31, MINIMAX_M1, JsonLines
+from firelane.text.tools.keyed_list import APERTUS, KeyedList
 from firelane.text.tools.python_lines import OLMO3, PythonLines
 from firelane.text.tools.pythonic import Pythonic
 from firelane.text.tools.tagged import Tagged
@@ -34,8 +36,23 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "phi4_mini_json": lambda _: json_list.JsonList("phi4_mini_json", json_list.PHI4_MINI),
     "granite": lambda _: json_list.JsonList("granite", json_list.GRANITE),
     "nemotron_json": lambda _: json_list.JsonList("nemotron_json", *json_list.NEMOTRON),
+    "minimax_m1": lambda _: JsonLines("minimax_m1", *MINIMAX_M1),
+    "apriel": lambda _: json_list.JsonList("apriel", *MINIMAX_M1),
+    "gigachat3": lambda shown: _gigachat(older=GIGACHAT3 in shown),
+    "apertus": lambda _: KeyedList("apertus", *APERTUS),
+    "hy3": lambda _: Tagged("hy3", tags.HY3),
+    "minicpm5": lambda _: Tagged("minicpm5", tags.MINICPM5),
     "olmo3": lambda _: PythonLines("olmo3", *OLMO3),
 }
+
+
+def _gigachat(*, older: bool) -> Family:
+    """older: a call is a message of its own."""
+    if older:
+        return JsonLines("gigachat3", GIGACHAT3, tokens=("<|message_sep|>", "<|role_sep|>"))
+    return JsonLines("gigachat3", GIGACHAT31)
+
+
 MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", (harmony.CHANNEL, harmony.MESSAGE)),
     ("gemma4", (gemma4.OPEN,)),
@@ -55,6 +72,13 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("granite", (json_list.GRANITE,)),
     ("nemotron_json", (json_list.NEMOTRON[0],)),
     ("olmo3", (OLMO3[0],)),
+    ("hy3", tags.HY3.sections),
+    ("minicpm5", (tags.MINICPM5.call, tags.MINICPM5.key)),
+    ("minimax_m1", (MINIMAX_M1[0],)),
+    ("apriel", (MINIMAX_M1[0],)),
+    ("gigachat3", (GIGACHAT31,)),
+    ("gigachat3", (GIGACHAT3,)),
+    ("apertus", APERTUS[:1]),
     ("hermes", (hermes.OPEN,)),
     ("phi4_mini_json", (json_list.PHI4_MINI,)),
     ("phi4_mini_json", ("<|/tool|>",)),

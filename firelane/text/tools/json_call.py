@@ -95,6 +95,24 @@ def read_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Rea
             return False
 
 
+def read_keyed_call(buffer: StreamBuffer, at: int) -> Reading[bool]:
+    """Read the call that begins `at` places ahead, an object whose one key is the tool's name. False, with
+    nothing taken, where there is none.
+    """
+    if (yield from char(buffer, at)) != "{":
+        return False
+    key = yield from _key(buffer, at + 1)
+    if key is None or not key[0] or not (yield from _is_object(buffer, key[1])):
+        return False
+    buffer.take(key[1])
+    buffer.start_call(key[0])
+    yield from stream_value(buffer)
+    at = yield from skip_space(buffer, 0)
+    if (yield from char(buffer, at)) == "}":
+        buffer.take(at + 1)
+    return True
+
+
 def read_list(buffer: StreamBuffer, at: int) -> Reading[bool]:
     """Read the list of calls whose bracket stands `at` places ahead. False, with nothing taken, where it
     does not begin with one.

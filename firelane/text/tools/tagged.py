@@ -18,18 +18,18 @@ from firelane.text.tools.tagged_rules import TaggedRules
 from firelane.text.tools.tags import Tags, closing
 from firelane.text.tools.tool import Tool
 
-_END_OF_TAG = re.compile(">")
-
 
 class Tagged(Family):
     """A family that writes calls with such tags."""
 
     def __init__(self, name: str, tags: Tags) -> None:
         self.name = name
-        self.opening = tags.sections[0]
+        self.opening = tags.opening
         self.delimiters = tags.delimiters
         self._tags = tags
         self._call, self._key = tags.call_pattern, tags.key_pattern
+        ends = max(1, f"{tags.call}{tags.call_end}".count(">"))
+        self._no_call = re.compile(f"(?:[^>]*>){{{ends}}}")
         self._no_key = re.compile(re.escape(tags.key_end.rpartition("<")[2]))
 
     @property
@@ -41,7 +41,8 @@ class Tagged(Family):
         tags = self._tags
         while mark := (yield from until(buffer, self.openings, buffer.content, trim=True)):
             if mark == tags.call:  # models leave the section's mark out
-                read = yield from self._section(buffer, 0, closing(self.opening), known_only=True)
+                close = closing(self.opening) if tags.sections else ""
+                read = yield from self._section(buffer, 0, close, known_only=True)
             else:
                 at = yield from skip_space(buffer, len(mark))
                 read = yield from self._section(buffer, at, closing(mark))
@@ -54,7 +55,7 @@ class Tagged(Family):
         """Calls up to the section's closing tag. False, with nothing taken, where there is none."""
         tags, read = self._tags, False
         while (yield from begins(buffer, at, tags.call)):
-            head = yield from match(buffer, self._call, at, _END_OF_TAG)
+            head = yield from match(buffer, self._call, at, self._no_call)
             if head is None or (known_only and head[1] not in buffer.tools):
                 break
             read = True
@@ -65,7 +66,7 @@ class Tagged(Family):
             if not tags.call:
                 return True
             at = yield from skip_space(buffer, 0)
-        if read and (yield from begins(buffer, at, close)):
+        if read and close and (yield from begins(buffer, at, close)):
             buffer.take(at + len(close))
         return read
 
@@ -99,6 +100,10 @@ class Tagged(Family):
     def _value(self, buffer: StreamBuffer, kinds: frozenset[str]) -> Reading[bool]:
         """A value with its closing tag, given out as JSON. False where the text ends before that."""
         close, lines = self._tags.value_close, self._tags.lines
+        raw, raw_close = self._tags.raw
+        if raw and (yield from begins(buffer, 0, raw)):
+            buffer.take(len(raw))
+            close = f"{raw_close}{close}"
         if lines and (yield from char(buffer, 0)) == "\n":
             buffer.take(1)
         closes = (f"\n{close}", close) if lines else (close,)
@@ -116,6 +121,8 @@ class Tagged(Family):
 
     def written(self, calls: Sequence[Called]) -> str:
         tags, made = self._tags, [self._written_call(called) for called in calls]
+        if not tags.sections:
+            return "\n".join(made)
         blocks = ["".join(made)] if tags.many else made
         first, last = self.opening + (tags.gap if tags.call else ""), closing(self.opening)
         return "\n".join(f"{first}{block}{last}" for block in blocks)

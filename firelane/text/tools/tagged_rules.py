@@ -36,7 +36,11 @@ class TaggedRules:
         self._strings = RawStrings(self._line + close, close, tags.delimiters, token_of, self._writer)
 
     def write(self, tools: Sequence[Tool], *, parallel: bool) -> str:
-        tags, section = self._tags, self._tags.sections[0]
+        tags = self._tags
+        if not tags.sections:
+            calls = repeated(f"{self._symbols(tags.call)} block", quoted("\n"), parallel=parallel)
+            return f"calls: {calls}\nblock: call\n{tool_rules(tools, self._call)}{self._writer.text}"
+        section = tags.sections[0]
         several = parallel and tags.many
         first = f"{self._gap} " if tags.call else ""
         block = f"{first}{repeated('call', '', parallel=several)} {self._symbols(closing(section))}"
@@ -48,7 +52,8 @@ class TaggedRules:
     def _call(self, tool: Tool) -> str:
         tags = self._tags
         schema, root = closed_root(tool)
-        parts = [self._symbols(f"{tags.call}{tool.name}{tags.call_end}{tags.gap}")]
+        mark = tags.call if tags.sections else ""  # without a section it is the opening
+        parts = [self._symbols(f"{mark}{tool.name}{tags.call_end}{tags.gap}")]
         for name, (value, required) in named_fields(schema, tool.name).items():
             self._check(name)
             rule = self._writer.rule(" | ".join(self._parameter(name, value, root)))

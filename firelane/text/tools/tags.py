@@ -11,7 +11,8 @@ DSML = "｜DSML｜"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tags:
     """One way of writing such calls. sections: marks before calls, the first of them is the one that is
-    forced; each ends with its closing tag. call, call_end, call_close: around a call's name and after its
+    forced; each ends with its closing tag; none: each call stands by itself. raw: marks around a value that
+    holds marks. call, call_end, call_close: around a call's name and after its
     parameters; call "": a section is one call, and its closing tag the call's. key, key_end, value_close:
     around a parameter's name and after its value. typed: the mark after the name says whether the value is a
     string. lines: a value stands on lines of its own. many: several calls share a section. gap: white space
@@ -28,13 +29,19 @@ class Tags:
     typed: bool = False
     lines: bool = False
     many: bool = False
+    raw: tuple[str, str] = ("", "")
     gap: str = "\n"
     delimiters: tuple[str, ...]
 
     @property
+    def opening(self) -> str:
+        """The mark that calls begin with."""
+        return self.sections[0] if self.sections else self.call
+
+    @property
     def call_pattern(self) -> re.Pattern[str]:
         """A call up to behind its name, which is the first group."""
-        follow = f"{re.escape(self.key)}|{re.escape(closing(self.sections[0]))}"
+        follow = f"{re.escape(self.key)}|{re.escape(closing(self.opening))}"
         end = re.escape(self.call_end) if self.call else f"(?={follow})"
         return re.compile(rf'{re.escape(self.call)}\s*([^\s<>"={{}}]+)\s*{end}')
 
@@ -58,6 +65,33 @@ def closing(tag: str) -> str:
     return f"</{tag[1:]}"
 
 
+HY3 = Tags(
+    sections=("<tool_calls:opensource>",),
+    call="<tool_call:opensource>",
+    call_end="<tool_sep:opensource>",
+    call_close="</tool_call:opensource>",
+    key="<arg_key:opensource>",
+    key_end="</arg_key:opensource>\n<arg_value:opensource>",
+    value_close="</arg_value:opensource>",
+    many=True,
+    delimiters=(
+        *("<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_call:opensource>"),
+        *("</tool_call:opensource>", "<tool_sep:opensource>", "<arg_key:opensource>"),
+        *("</arg_key:opensource>", "<arg_value:opensource>", "</arg_value:opensource>"),
+    ),
+)
+MINICPM5 = Tags(
+    sections=(),
+    call='<function name="',
+    call_end='">',
+    call_close="</function>",
+    key='<param name="',
+    key_end='">',
+    value_close="</param>",
+    gap="",
+    raw=("<![CDATA[", "]]>"),
+    delimiters=("<function", "</function>", "<param", "</param>"),
+)
 QWEN3_CODER = Tags(
     sections=("<tool_call>",),
     call="<function=",
