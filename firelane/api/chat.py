@@ -11,6 +11,7 @@ from firelane.api.sampling import (
     HINTS,
     Count,
     FunctionType,
+    Limit,
     Object,
     SamplingFields,
     check_shared,
@@ -25,8 +26,8 @@ CHAT_HINTS = (
     *("prediction", "verbosity", "web_search_options"),
 )
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-MAX_TOOLS = 128
-Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+MAX_TOOLS = 1024
+Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
@@ -181,7 +182,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
@@ -207,6 +208,8 @@ class ChatRequest(SamplingFields, kw_only=True):
         """Raises RequestError on values that are valid alone but not together, or not supported."""
         if self.max_completion_tokens is not None:
             self.max_tokens = self.max_completion_tokens
+        if self.max_tokens == -1:
+            self.max_tokens = None
         if self.reasoning is not None:
             self._take_reasoning(self.reasoning)
         check_shared(self)

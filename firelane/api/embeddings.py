@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from firelane.api.field_names import Refusal, refused
 from firelane.api.sampling import Count, RunOptions
 from firelane.errors import RequestError
 
 MAX_INPUTS = 2048
+NumberFormat = Literal["float32", "float16", "bfloat16"]
+ByteOrder = Literal["native", "little", "big"]
+_PREFIX = "put what the model wants to read before a text into the text"
+REFUSED: Mapping[str, Refusal] = {
+    "output_dtype": Refusal(("float", "float32"), "vectors are floats: see `embed_dtype`"),
+    "embedding_types": Refusal((["float"],), "vectors are floats: see `embed_dtype`"),
+    "embedding_type": Refusal(("float", "base64"), "vectors are floats: see `embed_dtype`"),
+    "late_chunking": Refusal((False,)),
+    **dict.fromkeys(("prompt_name", "input_type", "task", "task_type"), Refusal(("",), _PREFIX)),
+    "messages": Refusal(([],), "send texts as `input`"),
+}
+"""Fields that change what a vector is, by the names of other servers."""
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -19,7 +33,9 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     Fields that OpenAI lacks have vLLM's names. `truncate_prompt_tokens`: take the last so many tokens of an
     input, -1: as many as the model takes. `normalize` (true): scale vectors to length 1. `pooling`: of which
-    positions a vector is made, the model's own kind where it is left out. `options` is of Workers AI.
+    positions a vector is made, the model's own kind where it is left out. `embed_dtype`, `endianness`: the
+    format of the numbers, which counts for base64; numbers in JSON are those that the format holds.
+    `output_dimension` is another name of `dimensions`. `options` is of Workers AI.
     """
 
     input: str | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
@@ -32,7 +48,21 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     normalize: bool | None = None
     pooling: Literal["last", "mean"] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    embed_dtype: NumberFormat | None = None
+    endianness: ByteOrder | None = None
+    output_dimension: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     options: RunOptions | None = None
+
+    # Refused: see REFUSED.
+    output_dtype: Any = None
+    embedding_types: Any = None
+    embedding_type: Any = None
+    late_chunking: Any = None
+    prompt_name: Any = None
+    input_type: Any = None
+    task: Any = None
+    task_type: Any = None
+    messages: Any = None
 
     # Harmless: they change nothing about the answer.
     user: Any = None
@@ -64,6 +94,16 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     def check(self) -> None:
         """Raises RequestError on values that type and range let through."""
+        for name, refusal in REFUSED.items():
+            if not refusal.asks_for_nothing(getattr(self, name)):
+                raise refused(name, refusal.advice)
+        if self.output_dimension is not None:
+            if self.dimensions not in (None, self.output_dimension):
+                raise RequestError(
+                    "`output_dimension` and `dimensions` say different things: give one of them",
+                    param="output_dimension",
+                )
+            self.dimensions = self.output_dimension
         if self.truncate_prompt_tokens == 0:
             raise RequestError(
                 "`truncate_prompt_tokens` is 0: use -1 or at least 1", param="truncate_prompt_tokens"
@@ -71,7 +111,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class EmbeddingItem(msgspec.Struct, kw_only=True):
-    """`embedding`: numbers, or the base64 of little-endian float32."""
+    """`embedding`: numbers, or the base64 of their bytes."""
 
     object: Literal["embedding"] = "embedding"
     index: int

@@ -14,6 +14,25 @@ _TYPES = {
     500: "server_error",
     503: "service_unavailable_error",
 }
+_CODES = {
+    400: "invalid_request",
+    401: "invalid_api_key",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    411: "length_required",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    417: "expectation_failed",
+    429: "rate_limit_exceeded",
+    431: "headers_too_large",
+    500: "internal_error",
+    501: "not_implemented",
+    503: "unavailable",
+    505: "unsupported_http_version",
+}
+"""The word for programs, where the error has none of its own."""
 
 
 MAX_MESSAGE = 900
@@ -28,7 +47,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     type: str
     param: str | None = None
-    code: str | int | None = None
+    code: str | None = None
 
 
 class ErrorEnvelope(msgspec.Struct, frozen=True):
@@ -43,7 +62,7 @@ def envelope(status: int, message: str, *, param: str | None = None, code: str |
         message=" ".join(message[:MAX_MESSAGE].splitlines()),
         type=kind,
         param=param,
-        code=code if code is not None else status,
+        code=code if code is not None else _CODES.get(status, kind),
     )
     return msgspec.json.encode(ErrorEnvelope(body))
 

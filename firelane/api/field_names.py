@@ -161,11 +161,19 @@ COMPANIONS = frozenset(
 class FieldNames:
     """The names of one type of request. known: those of its fields. own: what it calls a field, by the name
     that chat and completions have for it; a name with a dot is in an object. constraints: further names that
-    are refused inside of an object, where they are not read.
+    are refused inside of an object, where they are not read. no_limit: the value of `max_tokens`
+    that sets none; None: it is left out.
     """
 
-    def __init__(self, known: frozenset[str], own: Mapping[str, str], constraints: frozenset[str]) -> None:
+    def __init__(
+        self,
+        known: frozenset[str],
+        own: Mapping[str, str],
+        constraints: frozenset[str],
+        no_limit: int | None = None,
+    ) -> None:
         self._known = known
+        self._no_limit = no_limit
         self._own = own
         self._constraints = constraints
 
@@ -186,7 +194,9 @@ class FieldNames:
         common = ALIASES.get(name, name)
         target = self._own.get(common, common)
         if target in self._known or "." in target:
-            _move(fields, name, target, unlimited=common in LIMITS)
+            if common in LIMITS and fields[name] in NO_LIMIT:
+                fields[name] = self._no_limit if target == "max_tokens" else None
+            _move(fields, name, target)
         else:
             _drop_neutral(fields, name, name)
 
@@ -223,10 +233,10 @@ def _drop_neutral(fields: Fields, name: str, where: str) -> None:
         del fields[name]
 
 
-def _move(fields: Fields, name: str, target: str, *, unlimited: bool = False) -> None:
+def _move(fields: Fields, name: str, target: str) -> None:
     """Raises RequestError where the field that it is another name of says something else."""
     value = fields.pop(name)
-    if value is None or (unlimited and value in NO_LIMIT):
+    if value is None:
         return
     outer, _, inner = target.rpartition(".")
     place = _object(fields, outer) if outer else fields

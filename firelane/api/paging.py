@@ -9,6 +9,9 @@ from typing import Protocol, TypeVar
 
 from firelane.errors import RequestError
 
+BETA = "beta"
+"""A field that Anthropic's clients add to the query of any path. It asks for nothing here."""
+
 
 class Listed(Protocol):
     @property
@@ -19,12 +22,15 @@ ListedT = TypeVar("ListedT", bound=Listed)
 
 
 def read_query(query: bytes, known: Iterable[str]) -> dict[str, str]:
-    """The query's fields; of a repeated one the last counts. Raises RequestError for one not in `known`."""
+    """The query's fields; of a repeated one the last counts, and BETA is left out. Raises RequestError for
+    one not in `known`.
+    """
     known = tuple(known)
     try:
         fields = dict(urllib.parse.parse_qsl(query.decode("ascii", "replace"), max_num_fields=16))
     except ValueError:
         raise RequestError("the query has more than 16 fields: leave some out") from None
+    fields.pop(BETA, None)
     for name in fields:
         if name not in known:
             raise RequestError(

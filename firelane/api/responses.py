@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from firelane.api.chat import MAX_TOOLS
 from firelane.api.formats import ResponseFormat
 from firelane.api.responses_items import InputItem, OutputItem
 from firelane.api.sampling import INT64, AnswerFields, Count, Object, Penalty, RunOptions, StopString
@@ -28,7 +29,7 @@ INCLUDABLE = (
 RESPONSE_HINTS = ("context_management", "service_tier")
 MetadataText = Annotated[str, Meta(max_length=512)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
-Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+$")]
 Status = Literal["completed", "incomplete", "failed", "in_progress", "queued", "cancelled"]
 
 
@@ -42,7 +43,7 @@ class FunctionTool(msgspec.Struct, kw_only=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | UnsetType | None = UNSET
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | UnsetType | None = UNSET
 
     @property
     def members(self) -> list[FunctionTool]:
@@ -103,7 +104,7 @@ class ResponsesRequest(AnswerFields, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | Object | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None

@@ -21,6 +21,8 @@ from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS
 
 INT64 = Meta(ge=-(2**63), le=2**63 - 1)
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Limit = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""A most number of tokens; -1: as many as the context has room for."""
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -81,6 +83,7 @@ class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     OWN_NAMES: ClassVar[Mapping[str, str]] = {}
+    NO_LIMIT: ClassVar[int | None] = None
 
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None
@@ -103,7 +106,9 @@ class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def field_names(cls) -> FieldNames:
         """The rule for fields of this type by other servers' names."""
         known = frozenset(field.encode_name for field in msgspec.structs.fields(cls))
-        return FieldNames(known, cls.OWN_NAMES, frozenset((*AnswerFields.__struct_fields__, *FURTHER)))
+        return FieldNames(
+            known, cls.OWN_NAMES, frozenset((*AnswerFields.__struct_fields__, *FURTHER)), cls.NO_LIMIT
+        )
 
     def give_answer_fields(self, other: AnswerFields) -> None:
         """Set these fields of another request to what they are here, where they are given here."""
@@ -115,11 +120,13 @@ class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class SamplingFields(AnswerFields, kw_only=True):
     """Ranges are those of the OpenAI API; fields that it lacks have the names and ranges of vLLM's."""
 
+    NO_LIMIT: ClassVar[int | None] = -1
+
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    max_tokens: Count | None = None
+    max_tokens: Limit | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     seed: Annotated[int, INT64] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -200,7 +207,7 @@ def check_shared(fields: SamplingFields) -> None:
     if fields.stream_options is not None and not fields.stream:
         raise RequestError("`stream_options` is only allowed when `stream` is true", param="stream_options")
     limit = fields.max_tokens
-    if fields.min_tokens and limit is not None and fields.min_tokens > limit:
+    if fields.min_tokens and limit is not None and limit >= 0 and fields.min_tokens > limit:
         raise RequestError(
             f"`min_tokens` ({fields.min_tokens}) is more than `max_tokens` ({limit})", param="min_tokens"
         )

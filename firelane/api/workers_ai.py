@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.chat import ContentPart
+from firelane.api.chat import MAX_TOOLS, ContentPart
 from firelane.api.sampling import INT64, AnswerFields, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 
@@ -38,7 +38,7 @@ class RunMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: Annotated[list[Object], Meta(max_length=128)] | None = None
+    tool_calls: Annotated[list[Object], Meta(max_length=MAX_TOOLS)] | None = None
 
 
 class RunFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +66,7 @@ class RunRequest(AnswerFields, kw_only=True):
     response_format: RunFormat | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
-    tools: Annotated[list[Object], Meta(max_length=128)] | None = None
+    tools: Annotated[list[Object], Meta(max_length=MAX_TOOLS)] | None = None
     options: RunOptions | None = None
 
     # Refused.

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from firelane.api.decode import BodyDecoder
 from firelane.errors import TooLargeError
+from firelane.gateway.http.content_coding import decoded_body, is_coded
 from firelane.gateway.http.exchange import Exchange, HttpError
 from firelane.gateway.ignored import IgnoredFields
 from firelane.gateway.trimming import Trimmer
@@ -15,6 +16,7 @@ LARGE_BYTES = 128 << 10
 """Bodies above are decoded and checked on a thread, one at a time."""
 QUEUED_BYTES = 256 << 20
 """Of large bodies that wait for it."""
+MOST_BYTES = 32 << 20
 COUNTED_BYTES = 1 << 18
 MOST_VALUES = 1 << 19
 """In one body: the work that decoding is, which holds all threads, and its memory."""
@@ -35,14 +37,16 @@ CheckedT = TypeVar("CheckedT", bound=Checked)
 
 class Bodies:
     """Reads the bodies of one server's requests. refuse_unknown: fields that no type knows are refused, else
-    they are ignored. queued_bytes: of large ones that wait for their turn.
+    they are ignored. most_bytes: of one that was compressed. queued_bytes: of large ones that wait for their
+    turn.
     """
 
-    def __init__(self, *, refuse_unknown: bool = False) -> None:
+    def __init__(self, *, refuse_unknown: bool = False, most_bytes: int = MOST_BYTES) -> None:
         self.queued_bytes = 0
         self.ignored = IgnoredFields()
         self.trimmer = Trimmer()
         self._refuse_unknown = refuse_unknown
+        self._most_bytes = most_bytes
         self._turn = asyncio.Lock()
 
     async def read(self, exchange: Exchange, decoder: BodyDecoder[CheckedT]) -> CheckedT:
@@ -57,6 +61,9 @@ class Bodies:
         request = exchange.request
         body, request.body = request.body, b""
         strict = self._refuse_unknown
+        if is_coded(request):
+            async with self._turn:
+                body = await asyncio.to_thread(decoded_body, request, body, self._most_bytes)
         if len(body) <= LARGE_BYTES:
             return _decode(decoder, body, strict)
         if self.queued_bytes + len(body) > QUEUED_BYTES:

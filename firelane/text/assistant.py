@@ -13,15 +13,17 @@ from typing import Any
 from firelane.api.chat import ChatRequest, Message
 from firelane.errors import RequestError
 from firelane.text.answer_format import AnswerFormat, AnswerGrammar
-from firelane.text.constraints import check_size, grammar_of
+from firelane.text.constraints import check_size, grammar_of, schema_notes
 from firelane.text.conversation import Conversation, chat_conversation
 from firelane.text.deltas import Splitter
 from firelane.text.encoder import TextRoom
 from firelane.text.format_search import find_chat_format, gathered
 from firelane.text.prompt import Prompt, PromptBuilder
+from firelane.text.schema_keywords import not_held
 from firelane.text.template_probe import SWITCHES
 from firelane.text.template_process import TemplateRenderer, encoded
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer
+from firelane.text.tools.tool import ToolUse
 from firelane.wire.frames import Grammar
 
 LARGE_CHARS = 64 << 10
@@ -180,7 +182,7 @@ class Assistant:
         if marker:
             messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
         asked = encoded(messages, variables | told)
-        ignored += conversation.hints
+        ignored += (*conversation.hints, *schema_notes(request), *not_held(_schemas_held(conversation.use)))
         return _Source(replace(conversation, messages=[]), grammar, template, asked, marker, ignored)
 
 
@@ -206,6 +208,14 @@ def _variables(
         variables |= dict.fromkeys(switches, told)
     variables["add_generation_prompt"] = conversation.asks_answer
     return variables, ignored
+
+
+def _schemas_held(use: ToolUse) -> list[dict[str, Any]]:
+    """Schemas of the tools whose calls must match them."""
+    if not use.active:
+        return []
+    tools = use.forced or [tool for tool in use.tools if tool.strict]
+    return [tool.parameters for tool in tools if tool.parameters is not None]
 
 
 def _is_large(request: ChatRequest) -> bool:

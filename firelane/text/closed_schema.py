@@ -10,12 +10,8 @@ import json
 import re
 from typing import Any, cast
 
-Schema = dict[str, Any]
-ONE = ("items", "additionalProperties", "contains", "additionalItems", "unevaluatedItems")
-MANY = ("prefixItems", "anyOf", "oneOf", "allOf", "items")
-NAMED = ("properties", "patternProperties", "$defs", "definitions")
-"""Keys whose value is a schema, a list of schemas, or schemas by name. What lies below `not`, `if` and
-their like is left as it is: closed, it would mean something else."""
+from firelane.text.schema_keywords import MANY, NAMED, ONE, Schema, held
+
 COMBINED = ("allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas", "unevaluatedProperties")
 """Beside one of these, an object's fields are not all that it may have."""
 REF = re.compile(r'"\$ref": "#/(?:\$defs|definitions)/([^"]+)"')
@@ -23,8 +19,10 @@ REF = re.compile(r'"\$ref": "#/(?:\$defs|definitions)/([^"]+)"')
 
 def closed(schema: Schema) -> Schema:
     """A copy in which every object schema that lists its fields allows no others, but for those that say
-    `additionalProperties`, and those that are combined with other schemas of the same object."""
-    return _Closer(_mixed(schema)).one(schema)
+    `additionalProperties`, and those that are combined with other schemas of the same object. What lies below
+    `not`, `if` and their like is left as it is: closed, it would mean something else. Keywords that no answer
+    is held to are left out."""
+    return _Closer(_mixed(schema)).one(held(schema))
 
 
 class _Closer:

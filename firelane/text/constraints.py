@@ -15,6 +15,7 @@ from firelane.api.schemas import check_schema
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES
 from firelane.text.closed_schema import closed
+from firelane.text.schema_keywords import held, not_held
 from firelane.text.typed_schema import typed
 from firelane.wire.frames import Grammar
 
@@ -34,6 +35,19 @@ def grammar_of(fields: SamplingFields) -> Grammar | None:
         return None
     check_size(found[0][1], found[0][0])
     return found[0][1]
+
+
+def schema_notes(fields: SamplingFields) -> list[str]:
+    """Names of keywords of the schemas in checked fields that the answer is not held to."""
+    form, asked = fields.response_format, fields.structured_outputs
+    given = [
+        None if form is None or form.json_schema is None else form.json_schema.schema,
+        None if asked is None else asked.json,
+        fields.guided_json,
+        fields.json_schema,
+    ]
+    schemas = [msgspec.json.decode(one) if isinstance(one, str) else one for one in given if one is not None]
+    return not_held(schemas)
 
 
 def check_size(grammar: Grammar, param: str) -> None:
@@ -129,8 +143,8 @@ def _json(schema: str | dict[str, Any], where: str, asked: StructuredOutputs | N
         raise RequestError(f"`{where}` is not a JSON schema: give an object", param=where)
     check_schema(value, where)
     value = typed(cast(dict[str, Any], value))
-    if asked is None or asked.disable_additional_properties is not False:
-        value = closed(value)
+    keeps_open = asked is not None and asked.disable_additional_properties is False
+    value = held(value) if keeps_open else closed(value)
     if asked is not None and asked.whitespace_pattern is not None:
         spacing = {"whitespace_flexible": True, "whitespace_pattern": asked.whitespace_pattern}
         value = {**value, "x-guidance": spacing}

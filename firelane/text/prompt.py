@@ -144,6 +144,8 @@ class PromptBuilder:
                 f"{limit}your {part} resulted in {used} tokens. Please reduce the length of the {part}.",
                 param=part,
             )
+        if asked == -1:
+            return room
         if asked is None:
             return room if chat else min(room, DEFAULT_COMPLETION_TOKENS)
         if asked > room:

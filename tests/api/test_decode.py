@@ -64,7 +64,7 @@ def test_newer_name_of_max_tokens_wins():
 @pytest.mark.parametrize(
     ("error", "status", "kind", "code"),
     [
-        (RequestError("m", param="p"), 400, "invalid_request_error", 400),
+        (RequestError("m", param="p"), 400, "invalid_request_error", "invalid_request"),
         (ContextLengthError("m"), 400, "invalid_request_error", "context_length_exceeded"),
         (QueueFullError("m"), 429, "rate_limit_error", "queue_full"),
         (EngineDeadError("m"), 503, "service_unavailable_error", "engine_unavailable"),

@@ -108,7 +108,9 @@ def test_names_lead_to_fields_or_to_refusals(kind):
 
 @pytest.mark.parametrize("value", [-1, -2, None])
 def test_no_limit(value):
-    assert decoded(CompletionRequest, n_predict=value)[0].max_tokens is None
+    asked = decoded(CompletionRequest, n_predict=value)[0].max_tokens
+    assert asked == (None if value is None else -1)
+    assert decoded(ResponsesRequest, n_predict=value)[0].max_output_tokens is None
     assert decoded(OllamaGenerateRequest, max_new_tokens=value)[0].options is None
 
 

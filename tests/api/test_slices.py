@@ -37,7 +37,7 @@ GOOD: list[tuple[Any, dict[str, Any]]] = [
 WRONG: list[tuple[Any, bytes]] = [
     (ChatRequest, json.dumps({"messages": [*MANY, {"role": 5, "content": ""}]}).encode()),
     (ChatRequest, json.dumps({"messages": [*MANY, {"content": ""}]}).encode()),
-    (ChatRequest, json.dumps({"messages": MANY, "max_tokens": -1}).encode()),
+    (ChatRequest, json.dumps({"messages": MANY, "max_tokens": -2}).encode()),
     (ChatRequest, json.dumps({"messages": MANY * 80}).encode()),
     (ChatRequest, json.dumps({"messages": [{}] * 30_000}).encode()),
     (ChatRequest, json.dumps({"messages": {"a": "b" * 90_000}}).encode()),

@@ -97,7 +97,7 @@ def _ollama_messages() -> Iterator[Case]:
             [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": deep}}]}],
             EITHER,
         ),
-        "many calls": ([{"role": "assistant", "tool_calls": [call] * 129}], REFUSED),
+        "many calls": ([{"role": "assistant", "tool_calls": [call] * 1025}], REFUSED),
         "tool alone": ([{"role": "tool", "content": "x"}], EITHER),
         "tool of nothing": ([{"role": "tool", "content": "x", "tool_name": "\u202e" * 500}], EITHER),
         "no content": ([*USER, {"role": "assistant"}], EITHER),

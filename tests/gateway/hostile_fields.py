@@ -44,7 +44,7 @@ NUMBERS: dict[str, list[Any]] = {
     "min_p": [-0.1, 1.1],
     "repetition_penalty": [0, -1, 10.1],
     "min_tokens": [-1, 3, 2**31],
-    "max_tokens": [-1, 0, 1.5, 2**31, 10**6],
+    "max_tokens": [-2, 0, 1.5, 2**31, 10**6],
 }
 SHARED = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
 OWN_NUMBERS = {
@@ -58,11 +58,11 @@ WIDER = {
     (MESSAGES, "max_tokens"): [-1, 0, 1.5, 2**31],
     (RUN, "temperature"): [-0.1, 5.1],
     (RUN, "top_k"): [-1, 1.5],
-    (COMPLETIONS, "max_tokens"): [-1, 1.5],
+    (COMPLETIONS, "max_tokens"): [-2, 1.5],
 }
 FURTHER = {
     "logprobs": [-1, 10**4, 0.5],
-    "max_completion_tokens": [-1, 0, 10**6],
+    "max_completion_tokens": [-2, 0, 10**6],
     "max_output_tokens": [-1, 0, 10**6],
     "top_logprobs": [-1, 10**4, 1],
     "max_tool_calls": [0, -1],

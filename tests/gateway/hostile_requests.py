@@ -142,7 +142,7 @@ def messages() -> Iterator[Case]:
         "call of text": (assistant(called("x")), REFUSED),
         "call of list": (assistant(called("[]")), REFUSED),
         "call of nothing": (assistant({"id": "c"}), REFUSED),
-        "many calls": (assistant(*[called()] * 129), REFUSED),
+        "many calls": (assistant(*[called()] * 1025), REFUSED),
         "deep arguments": (assistant(called('{"a":' * 2000)), REFUSED),
         "many": (USER * 70_000, REFUSED | {413}),
         "tool alone": ([{"role": "tool", "content": "x", "tool_call_id": "c"}], EITHER),
@@ -186,12 +186,12 @@ def grammars() -> Iterator[Case]:
 def tools() -> Iterator[Case]:
     one = {"type": "function", "function": {"name": "f"}}
     odd: dict[str, Any] = {
-        "many": [one | {"function": {"name": f"f{i}"}} for i in range(129)],
+        "many": [one | {"function": {"name": f"f{i}"}} for i in range(1025)],
         "twice": [one, one],
         "name with space": [one | {"function": {"name": "a b"}}],
         "no name": [one | {"function": {}}],
         "empty name": [one | {"function": {"name": ""}}],
-        "long name": [one | {"function": {"name": "f" * 65}}],
+        "long name": [one | {"function": {"name": "f" * 129}}],
         "parameters of list": [one | {"function": {"name": "f", "parameters": []}}],
         "unknown field": [one | {"function": {"name": "f", "colour": 1}}],
     }

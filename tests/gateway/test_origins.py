@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from firelane.errors import UsageError
@@ -19,7 +21,16 @@ def ask(service, origin=None, host=None, key=None, method="POST"):
     return service.http.request(method, "/v1/completions", json=ASK, headers=headers)
 
 
-@pytest.mark.parametrize("origin", [FOREIGN, "null", "http://localhost.page.example", "file://localhost"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        FOREIGN,
+        "null",
+        "http://localhost.page.example",
+        "chrome-extension://a",
+        "http://internal.page.example",
+    ],
+)
 def test_without_keys_foreign_pages_are_refused_before_anything_is_done(service, origin):
     for method in ("POST", "OPTIONS"):
         answer = ask(service, origin, method=method)
@@ -28,7 +39,18 @@ def test_without_keys_foreign_pages_are_refused_before_anything_is_done(service,
     assert service.engine.submitted == []
 
 
-@pytest.mark.parametrize("origin", ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *(
+            "http://localhost:3000",
+            "http://127.0.0.1",
+            "https://[::1]:8443",
+            "http://host.docker.internal:3000",
+        ),
+        *("app://obsidian.md", "vscode-webview://1a2b", "tauri://localhost", "file://"),
+    ],
+)
 def test_without_keys_local_pages_may_ask(service, origin):
     for method in ("OPTIONS", "POST"):
         answer = ask(service, origin, method=method)
@@ -62,6 +84,15 @@ def test_a_loopback_server_without_keys_answers_to_local_names_alone(service, ho
     assert ask(service, host=host).status_code == 403
     assert ask(service, f"http://{host}", host).status_code == 403
     assert service.engine.submitted == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["host.docker.internal:8000", "gateway.internal", socket.gethostname(), f"{socket.gethostname()}:8000"],
+)
+def test_names_of_this_machine_and_those_that_no_public_dns_has(service, host):
+    assert ask(service, host=host).status_code == 200
+    assert ask(service, FOREIGN, host=host).status_code == 403
 
 
 def test_named_origins_may_ask_and_name_the_server(make_service):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import json
 
 import numpy as np
 import pytest
 
+from firelane.gateway.requests.vectors import Cosines
 from tests.text.toy_model import write_model
 
 
@@ -102,3 +104,16 @@ def test_a_model_that_pools_in_another_way_is_asked_for_a_known_one(make_service
     assert "name one as `pooling`" in answer.json()["error"]["message"]
     fields = {"query": "a", "documents": ["b"], "pooling": "mean"}
     assert service.http.post("/v1/rerank", json=fields).status_code == 200
+
+
+def test_no_cosine_is_beyond_one():
+    """Vectors of float32 are not of length 1 to the last bit."""
+    found: list[float] = []
+    for count in range(1, 60):
+        numbers = array.array("f", [0.1 * i for i in range(1, count + 1)])
+        cosines = Cosines([(0, 1), (0, 2)], lambda given, _: bytes(found.extend(given) or 0))
+        for index, sign in enumerate((1, 1, -1)):
+            cosines.add(index, array.array("f", [sign * one for one in numbers]).tobytes())
+        cosines.body(0, None)
+    assert len(found) == 118
+    assert max(map(abs, found)) <= 1.0

@@ -243,7 +243,7 @@ def assistant(arguments):
             {"tools": [{"type": "function", "function": {"name": "a", "parameters": 5}}]},
             "tools[0].function.parameters",
         ),
-        ({"tools": [TOOL] * 129}, "tools"),
+        ({"tools": [{"type": "function"}] * 1025}, "tools"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),

@@ -21,7 +21,7 @@ from firelane.gateway.requests.generation import (
     start_generation,
 )
 from firelane.gateway.requests.models import Models
-from firelane.text.constraints import grammar_of
+from firelane.text.constraints import grammar_of, schema_notes
 
 
 class Completions:
@@ -40,6 +40,7 @@ class Completions:
         draws = max(request.n or 1, request.best_of or 1)
         sequences = len(request.prompts()) * draws
         with model.reserve(exchange, sequences, request.options) as reservation:
+            self._bodies.ignored.note(exchange, schema_notes(request))
             identity = new_identity("cmpl-", request, model)
             generation = GenerationRequest(
                 fields=request,

@@ -32,6 +32,8 @@ class Embeddings:
             dimensions=request.dimensions,
             normalize=request.normalize is not False,
             base64=request.encoding_format == "base64",
+            kind=request.embed_dtype or "float32",
+            order=request.endianness or "native",
         )
         ask = EmbeddingAsk(
             inputs=inputs,

@@ -28,7 +28,7 @@ from firelane.gateway.replies import Replies
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.ollama_chat import as_chat, as_completion, ignored
-from firelane.text.constraints import grammar_of
+from firelane.text.constraints import grammar_of, schema_notes
 from firelane.text.prompt import Prompt
 
 
@@ -114,7 +114,7 @@ class Ollama:
     ) -> None:
         with model.reserve(exchange, 1) as reservation:
             fields: CompletionRequest = as_completion(request)
-            self._bodies.ignored.note(exchange, ignored(request, ()))
+            self._bodies.ignored.note(exchange, ignored(request, schema_notes(fields)))
             (prompt,) = await model.prompts.completion(fields, model.text_room(exchange, "prompt"))
             live, logprobs = LiveUsage(), fields.logprobs is not None
             generation = GenerationRequest(

@@ -117,7 +117,7 @@ class OllamaModelList:
             template="" if template is None else template.source,
             details=_details(model),
             model_info=_info(model),
-            capabilities=["completion", *model.assistant.abilities],
+            capabilities=["completion", *model.assistant.abilities, "embedding"],
             modified_at=self._started,
         )
         self._replies.json(exchange, answer)

@@ -76,6 +76,9 @@ class Responses:
             self.input_tokens,
             doc=Doc(summary="Count a request's input tokens", body=ResponsesRequest, answer=InputTokens),
         )
+        yield Route(
+            "POST", "/v1/responses/compact", self.compact, doc=Doc(summary="Refused: nothing is compacted")
+        )
         reading = Doc(summary="Read a stored answer", answer=ResponseObject, query=ResponseQuery)
         yield Route("GET", one, self.read, doc=reading)
         yield Route(
@@ -217,6 +220,15 @@ class Responses:
         with model.reserve_text(exchange):
             _, _, prompt = await _fitting(model, request, turn, model.counting_room(exchange, "input"))
         self._replies.json(exchange, InputTokens(input_tokens=len(prompt)))
+
+    def compact(self, exchange: Exchange) -> None:
+        """Raises RequestError."""
+        exchange.request.body = b""
+        raise RequestError(
+            "this server compacts no conversations: send the items to /v1/responses, with `truncation` "
+            "`auto` where they do not fit, or have the model write a summary",
+            code="unsupported_endpoint",
+        )
 
     def read(self, exchange: Exchange) -> Coroutine[None, None, None] | None:
         query = _read_query(exchange.request.query)

@@ -17,7 +17,7 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.workers_chat import as_chat, as_completion
-from firelane.text.constraints import grammar_of
+from firelane.text.constraints import grammar_of, schema_notes
 
 ACCOUNT = "/client/v4/accounts/{account}/ai"
 OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -46,8 +46,21 @@ class WorkersAi:
             request.options = RunOptions(reject_if_busy=True)
         model = await self._models.find_loaded(_name(exchange), exchange, streams=request.stream)
         with model.reserve(exchange, 1, request.options) as reservation:
-            make = _raw_generation if request.raw else self._generation
+            make = self._raw_generation if request.raw else self._generation
             await start_generation(model, reservation, await make(model, request, exchange))
+
+    async def _raw_generation(
+        self, model: ServedModel, request: RunRequest, exchange: Exchange
+    ) -> GenerationRequest:
+        fields = as_completion(request, _name(exchange))
+        self._bodies.ignored.note(exchange, schema_notes(fields))
+        return GenerationRequest(
+            fields=fields,
+            format=WorkersFormat(as_json=False),
+            options=output_options(fields, logprobs=False),
+            prompts=await model.prompts.completion(fields, model.text_room(exchange, "prompt")),
+            grammar=grammar_of(fields),
+        )
 
     async def _generation(
         self, model: ServedModel, request: RunRequest, exchange: Exchange
@@ -69,17 +82,6 @@ class WorkersAi:
 
 def _answer_in_own_form(exchange: Exchange) -> None:
     exchange.error_form = failure
-
-
-async def _raw_generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:
-    fields = as_completion(request, _name(exchange))
-    return GenerationRequest(
-        fields=fields,
-        format=WorkersFormat(as_json=False),
-        options=output_options(fields, logprobs=False),
-        prompts=await model.prompts.completion(fields, model.text_room(exchange, "prompt")),
-        grammar=grammar_of(fields),
-    )
 
 
 def _name(exchange: Exchange) -> str:

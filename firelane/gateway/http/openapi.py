@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api import models, ollama, scores, workers_ai
+from firelane.api import embeddings, models, ollama, scores, workers_ai
 from firelane.gateway.http.exchange import Doc, Route
 
 REF = "#/components/schemas/{name}"
@@ -21,6 +21,11 @@ Json = dict[str, Any]
 REFUSED: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     workers_ai.RunRequest: {"lora": (), "functions": ([],)},
     ollama.OllamaMessage: {"images": ([],)},
+    embeddings.EmbeddingRequest: {
+        name: refusal.neutral
+        for name, refusal in embeddings.REFUSED.items()
+        if isinstance(refusal.neutral, tuple)
+    },
     scores.ScoreRequest: dict.fromkeys(scores.REFUSED, ()),
     scores.RerankRequest: dict.fromkeys(scores.REFUSED, ()),
     models.TokenizeRequest: {"chat_template": (), "mm_processor_kwargs": ()},

@@ -2,14 +2,15 @@
 
 A page of any origin may send requests to any address that the browser reaches, and may read the answers
 where these say so. Where a key is needed the page has none. A server without keys takes local pages only, and
-the names of this machine only: another name may have been pointed here to pass for the same origin (DNS
-rebinding).
+the names of this machine only, those by which containers know it included: another name may have been pointed
+here to pass for the same origin (DNS rebinding).
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -18,6 +19,10 @@ from firelane.gateway.config import is_loopback
 from firelane.gateway.http.exchange import Request
 
 ANY = "*"
+PROGRAMS = (b"app", b"file", b"tauri", b"vscode-file", b"vscode-webview")
+"""Schemes of pages that a program on the user's machine has brought along: no page of the web has them."""
+INTERNAL = ".internal"
+"""End of names that no public DNS has, such as host.docker.internal: none can be pointed here by others."""
 
 
 class OriginPolicy(Protocol):
@@ -60,7 +65,8 @@ class LocalOrigins:
         given = origin.lower()
         scheme, _, authority = given.partition(b"://")
         if given not in self._allowed and not (
-            scheme in (b"http", b"https") and (authority == host or is_local(authority))
+            scheme in PROGRAMS
+            or (scheme in (b"http", b"https") and (authority == host or is_local(authority)))
         ):
             raise AccessError(
                 "pages of this origin may not use this server: name it with --allow-origin, or use keys"
@@ -81,7 +87,15 @@ def is_local(authority: bytes) -> bool:
     """Whether a HOST[:PORT], in lower case, means the machine that it is used on."""
     name = authority.decode("ascii", "replace")
     end = name.find("]") + 1 or name.find(":")
-    return is_loopback(name[:end] if end > 0 else name)
+    name = name[:end] if end > 0 else name
+    return is_loopback(name) or name.endswith(INTERNAL) or name in _own_names()
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    """The names of this machine, in lower case."""
+    name = socket.gethostname().lower()
+    return frozenset((name, f"{name.partition('.')[0]}.local")) - {"", ".local"}
 
 
 def _authority(origin: bytes) -> bytes:

@@ -16,8 +16,15 @@ from typing import Protocol
 
 import msgspec
 
-from firelane.api.embeddings import EmbeddingItem, EmbeddingResponse, EmbeddingUsage
+from firelane.api.embeddings import (
+    ByteOrder,
+    EmbeddingItem,
+    EmbeddingResponse,
+    EmbeddingUsage,
+    NumberFormat,
+)
 from firelane.errors import RequestError
+from firelane.gateway.requests.number_formats import as_bytes, rounded
 from firelane.telemetry.traces import RequestTimes
 
 _encode = msgspec.json.Encoder().encode
@@ -38,11 +45,15 @@ class VectorAnswer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VectorFormat:
-    """dimensions: the first so many numbers, None: all. normalize: to length 1, after the cut."""
+    """dimensions: the first so many numbers, None: all. normalize: to length 1, after the cut. kind: of the
+    numbers; order: of their bytes in base64.
+    """
 
     dimensions: int | None = None
     normalize: bool = True
     base64: bool = False
+    kind: NumberFormat = "float32"
+    order: ByteOrder = "native"
 
     def numbers(self, values: bytes) -> array.array[float]:
         """values: little-endian float32."""
@@ -53,9 +64,9 @@ class VectorFormat:
         """The JSON of an EmbeddingItem. values: as above."""
         numbers = self.numbers(values)
         if self.base64:
-            text = base64.b64encode(_swapped(numbers).tobytes()).decode()
+            text = base64.b64encode(as_bytes(numbers, self.kind, self.order)).decode()
             return _encode(EmbeddingItem(index=index, embedding=text))
-        return _encode(EmbeddingItem(index=index, embedding=numbers.tolist()))
+        return _encode(EmbeddingItem(index=index, embedding=rounded(numbers, self.kind).tolist()))
 
 
 def check_dimensions(dimensions: int | None, width: int) -> None:
@@ -104,7 +115,7 @@ class Cosines:
             one, other = self._pairs[number]
             if one in self._vectors and other in self._vectors:
                 products = map(operator.mul, self._vectors[one], self._vectors[other])
-                self._cosines[number] = math.fsum(products)
+                self._cosines[number] = min(1.0, max(-1.0, math.fsum(products)))
                 self._done(number, one)
                 self._done(number, other)
 

@@ -345,3 +345,17 @@ def test_models_in_both_forms(service):
     assert service.http.get("/v1/models/alias", headers=version).json()["display_name"] == "alias"
     refused(service.http.get("/v1/models/none", headers=version), 404, "not_found_error")
     assert service.http.get("/v1/models").json()["object"] == "list"
+
+
+def test_many_tools_of_long_names(service):
+    """As programs have them that take the tools of several servers along, by the servers' names."""
+    tools = [
+        {"name": f"mcp__{'directory-of-people'}__{'find_' * 16}{i:05}", "input_schema": {"type": "object"}}
+        for i in range(200)
+    ]
+    assert {len(tool["name"]) for tool in tools} == {111}
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+    answer = service.http.post("/v1/messages", json={**body, "tools": tools, "tool_choice": {"type": "none"}})
+    assert answer.status_code == 200
+    long = {"name": "n" * 129, "input_schema": {"type": "object"}}
+    assert service.http.post("/v1/messages", json={**body, "tools": [long]}).status_code == 400

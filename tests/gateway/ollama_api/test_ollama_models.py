@@ -58,14 +58,14 @@ def test_show(make_service, core, tmp_path):
     assert shown["parameters"].split("\n") == [
         *("temperature 0.6", "top_k 20", "top_p 0.95", "min_p 0.05", "repeat_penalty 1"),
     ]
-    assert shown["capabilities"] == ["completion"]
+    assert shown["capabilities"] == ["completion", "embedding"]
     assert "`model` is missing" in refused(service.http.post("/api/show", json={}))
     assert refused(service.http.post("/api/show", json={"model": "other"}), 404)
 
 
 def test_capabilities(taught):
     shown = told(taught.http.post("/api/show", json={"model": "toy"}))
-    assert shown["capabilities"] == ["completion", "tools", "thinking"]
+    assert shown["capabilities"] == ["completion", "tools", "thinking", "embedding"]
 
 
 def test_files_of_models_that_stay_are_here(service):
