@@ -109,9 +109,8 @@ def find_chat_format(
 def _with_shape(found: ChatFormat, render: Render) -> ChatFormat:
     """With the shape in which the template takes earlier turns."""
 
-    def write(messages: Messages, shape: HistoryShape) -> str:
-        called = any(message.get("tool_calls") for message in messages)
-        told, variables = replace(found, shape=shape).history(messages, [DEFINITION] if called else [])
+    def write(messages: Messages, tools: Messages, shape: HistoryShape) -> str:
+        told, variables = replace(found, shape=shape).history(messages, tools)
         try:
             return render(told, {"add_generation_prompt": True, **variables})
         except RequestError:

@@ -21,18 +21,21 @@ ID_CHARS = 9
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryShape:
     """What a template takes. leads: a system message at the beginning. late: further ones, later; what is not
-    taken as a system's becomes a user's text in its place. alternates: user and assistant have to take turns:
-    neighbours of one role become one message. one_call: a message may hold one call, so several become
-    several messages, each before its result. content_apart: text beside calls is a message of its own.
-    results_end: no user may speak after a result: what one says is put behind the result's text. named:
-    results have to name their function. short_ids: ids of calls have to be nine letters or digits.
+    taken as a system's becomes a user's text in its place. asked_last: a system message is shown only where a
+    user speaks last. alternates: user and assistant have to take turns: neighbours of one role become one
+    message. one_call: a message may hold one call: several become several messages, each before its result.
+    content_apart: text beside calls is a message of its own. filled: an empty one of the user stands between
+    the two. results_end: no user may speak after a result: what one says is put behind the result's text.
+    named: results have to name their function. short_ids: ids of calls have to be nine letters or digits.
     """
 
     leads: bool = True
     late: bool = True
+    asked_last: bool = False
     alternates: bool = False
     one_call: bool = False
     content_apart: bool = False
+    filled: bool = False
     results_end: bool = False
     named: bool = False
     short_ids: bool = False
@@ -51,7 +54,7 @@ def arranged(messages: Messages, shape: HistoryShape) -> Messages:
     if shape.one_call:
         messages = one_call_each(messages)
     if shape.content_apart:
-        messages = [part for message in messages for part in _apart(message)]
+        messages = [part for message in messages for part in _apart(message, filled=shape.filled)]
     return messages
 
 
@@ -94,18 +97,28 @@ def _with_systems(messages: Messages, shape: HistoryShape) -> Messages:
         first = first | {
             "content": GAP.join(filter(None, (message["content"] for message in messages[:end])))
         }
-    return [first if shape.leads else _as_user(first), *rest]
+    leads = shape.leads and (not shape.asked_last or _asks(messages, shape))
+    return [first if leads else _as_user(first), *rest]
+
+
+def _asks(messages: Messages, shape: HistoryShape) -> bool:
+    """Whether a user speaks last, in a message that stays one."""
+    asked = ("user",) if shape.late else ("user", "system")
+    before = next((message["role"] for message in reversed(messages) if message["role"] not in asked), "")
+    return messages[-1]["role"] in asked and not (shape.results_end and before == "tool")
 
 
 def _as_user(message: Message) -> Message:
     return message | {"role": "user"} if message["role"] == "system" else message
 
 
-def _apart(message: Message) -> Iterator[Message]:
+def _apart(message: Message, *, filled: bool) -> Iterator[Message]:
     if not message.get("tool_calls") or not message["content"]:
         yield message
         return
     yield {"role": "assistant", "content": message["content"]}
+    if filled:
+        yield {"role": "user", "content": ""}
     yield message | {"content": ""}
 
 

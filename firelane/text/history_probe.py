@@ -11,22 +11,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from firelane.text.history import AS_SENT, HistoryShape, Message, Messages
-from firelane.text.template_probe import KEY, TOOL
+from firelane.text.template_probe import DEFINITION, KEY, TOOL
 
-Write = Callable[[Messages, HistoryShape], str]
-"""The prompt of messages in a shape; "" where the template refuses them."""
+Write = Callable[[Messages, list[Message], HistoryShape], str]
+"""The prompt of messages and tools in a shape; "" where the template refuses them."""
 SHORT_IDS = ("abcdefghi", "abcdefghj")
 LONG_IDS = ("call_0123456789abcdef", "call_fedcba9876543210")
 _MARK = re.compile(r"mark[a-z]+")
-_CALL_OPTIONS = ("named", "results_end", "content_apart", "one_call")
+_CALL_OPTIONS = ("named", "results_end", "one_call", "content_apart", "filled")
 
 
 _CHANGES = {
     "leads": "a system message is shown as a user's text",
     "late": "system messages after the first turn are shown as a user's text in their place",
+    "asked_last": "a system message is a user's text where no user speaks last",
     "alternates": "neighbours of one role are one message",
     "one_call": "several calls of one message are several messages",
     "content_apart": "text beside calls is a message of its own",
+    "filled": "an empty message of the user stands between the two",
     "results_end": "what a user says after results stands behind the last one",
     "named": "results name their function",
     "short_ids": "ids of calls are nine letters or digits",
@@ -56,7 +58,11 @@ def find_shape(write: Write) -> HistoryShape:
         replace(shape, late=False, alternates=True),
     ]
     shape = _best(write, late, _late_systems(leads=shape.leads))
-    shape = _best(write, _for_calls(shape), [_called(SHORT_IDS)])
+    talk = _called(SHORT_IDS)
+    shape = _best(write, _for_calls(shape), [talk, [*talk, _assistant("marklast"), _user("markend")]])
+    if shape.leads:
+        ended = [[_system("marklead"), *talk[:-1]], [_system("marklead"), *talk]]
+        shape = _best(write, [shape, replace(shape, asked_last=True)], ended)
     return _best(write, [shape, replace(shape, short_ids=True)], [_called(LONG_IDS)])
 
 
@@ -64,7 +70,9 @@ def _for_calls(shape: HistoryShape) -> Iterable[HistoryShape]:
     """The fewest changes first."""
     chosen = itertools.product((False, True), repeat=len(_CALL_OPTIONS))
     for values in sorted(chosen, key=sum):
-        yield replace(shape, **dict(zip(_CALL_OPTIONS, values, strict=True)))
+        made = replace(shape, **dict(zip(_CALL_OPTIONS, values, strict=True)))
+        if made.content_apart or not made.filled:
+            yield made
 
 
 def _best(write: Write, shapes: Iterable[HistoryShape], talks: list[Messages]) -> HistoryShape:
@@ -74,13 +82,17 @@ def _best(write: Write, shapes: Iterable[HistoryShape], talks: list[Messages]) -
     found: list[tuple[int, HistoryShape]] = []
     for shape in shapes:
         shown = sum(
-            len(some.intersection(_MARK.findall(write(talk, shape))))
+            len(some.intersection(_MARK.findall(write(talk, _tools(talk), shape))))
             for talk, some in zip(talks, marks, strict=True)
         )
         if shown == wanted:
             return shape
         found.append((shown, shape))
     return max(found, key=lambda one: one[0])[1]
+
+
+def _tools(talk: Messages) -> list[Message]:
+    return [DEFINITION] if any(message.get("tool_calls") for message in talk) else []
 
 
 def _neighbours() -> list[Messages]:

@@ -18,12 +18,16 @@ TAUGHT = (
     "{%- if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
     "{%- if m.role == 'tool' %}[{{ m.tool_call_id }}]{% endif %}{{ m.content }}"
     "{%- for c in m.tool_calls or [] %}"
-    "<tool_call>CALLED:{{ c.function.arguments.city }}"
+    "<tool_call>"
+    "{%- if c.function.arguments.city %}CALLED:{{ c.function.arguments.city }}"
+    "{%- else %}{{ c.function | tojson }}</tool_call>{% endif %}"
     "{% endfor %}\n"
     "{%- endfor %}{% if add_generation_prompt %}<|assistant|>"
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
-"""CALLED: what tests of one API want to see of an earlier call."""
+"""CALLED: what tests of one API want to see of an earlier call. Calls of other tools are written as the model
+writes them: by these its format is found.
+"""
 
 
 def taught_service(

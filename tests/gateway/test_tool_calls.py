@@ -27,7 +27,8 @@ TAUGHT = (
     "{%- for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>"
     "{%- if m.role == 'tool' %}[{{ m.tool_call_id }}]{% endif %}{{ m.content }}"
     "{%- for c in m.tool_calls or [] %}"
-    "<tool_call>{{ c.function.name }}:{{ c.function.arguments.city }}"
+    "<tool_call>{% if c.function.arguments.city %}{{ c.function.name }}:{{ c.function.arguments.city }}"
+    "{% else %}{{ c.function | tojson }}</tool_call>{% endif %}"  # others as the model writes them
     "{% endfor %}\n"
     "{%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )

@@ -58,10 +58,18 @@ GUARDS = {
     "{{ raise_exception('first') }}{% endif %}"
     "{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('id') }}{% endif %}"
     "{% endfor %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
+    "system beside the last user alone": TOOLS
+    + "{% for m in messages %}{% if loop.last and m.role == 'user' %}"
+    "{{ messages[0].content if messages[0].role == 'system' }}{% endif %}{% if m.role != 'system' %}"
+    "<{{ m.role }}>{{ m.content }}" + CALLS + "{% endif %}{% endfor %}" + END,
+    "descriptions": "{% for t in tools or [] %}{{ t.function.name + t.function.description }}"
+    "{% for p in t.function.parameters.properties.values() %}{{ '' + p.description }}{% endfor %}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
     "results have names": TOOLS + "{% for m in messages %}<{{ m.role }}>"
     "{% if m.role == 'tool' %}{{ 'of ' + m.name }}{% endif %}{{ m.content }}" + CALLS + "{% endfor %}" + END,
 }
-DEFINITION = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
+DEFINITION = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 ROLES = st.lists(st.sampled_from(["system", "user", "user", "assistant", "calls"]), max_size=7)
 
 

@@ -206,6 +206,9 @@ class _Turns:
         self._turns.append(_Turn("tool", parts, call_id=call_id))
 
     def _add_answer(self, turn: _Turn, blocks: Sequence[Block], where: str) -> None:
+        """Blocks of one message follow each other, messages stand on lines of their own."""
+        if turn.parts:
+            turn.parts.append(_text_part("\n"))
         for i, block in enumerate(blocks):
             spot = f"{where}[{i}]"
             if block.type == "tool_use":

@@ -23,6 +23,8 @@ SAME_NAMES = (
 COMPACTED = "[earlier messages left out: another server has put them into a form that only it can read]"
 
 Body = dict[str, Any]
+LINE: Body = {"type": "text", "text": "\n"}
+"""Between two messages of one turn."""
 
 
 def as_chat(request: ResponsesRequest, earlier: list[InputItem], own: list[InputItem]) -> ChatRequest:
@@ -107,10 +109,9 @@ def _add_to_turn(turn: Body, item: InputItem, where: str, names: ToolNames) -> N
         turn.setdefault("tool_calls", []).append(call)
     elif item.type == "reasoning":
         turn["reasoning_content"] = turn.get("reasoning_content", "") + item.thought(where)
-    elif item.type == "message":
-        turn["content"] += parts_of(item.content, where)
     else:
-        turn["content"].append({"type": item.type})
+        own = parts_of(item.content, where) if item.type == "message" else [{"type": item.type}]
+        turn["content"] += [LINE, *own] if turn["content"] else own
 
 
 def _result(item: InputItem, output: Any) -> Body:
