@@ -54,20 +54,22 @@ class Checkpoint:
     """Tensors by the names that families know (see names.py), whatever prefix they are published under.
 
     Names, shapes, dtypes and values of a packed directory are those of the original one; its tensors are
-    decoded, and checked, each time they are read.
+    decoded, and checked, each time they are read. origin: what messages name: the directory, or the GGUF
+    file that it was made of.
     """
 
-    __slots__ = ("_files", "_fingerprint", "_places", "_rounded", "_rounds", "directory")
+    __slots__ = ("_files", "_fingerprint", "_places", "_rounded", "_rounds", "directory", "origin")
 
     def __init__(
         self, directory: Path, files: Sequence[WeightFile], quantized: QuantizedTensors | None = None
     ) -> None:
         self.directory = directory
+        self.origin = next((file.path for file in files if isinstance(file, GgufFile)), directory)
         self._files = tuple(files)
         self._fingerprint = ""
         self._rounds = quantized is not None
         self._rounded: frozenset[str] = frozenset()
-        self._places = _places(directory, self._files, quantized)
+        self._places = _places(self.origin, self._files, quantized)
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
@@ -214,7 +216,7 @@ class Checkpoint:
     def _place(self, name: str) -> tuple[Reader, str]:
         """The file that a tensor lies in, and its name there."""
         if name not in self._places:
-            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
+            raise CheckpointError(f"{self.origin}: tensor {name} is missing")
         return self._places[name]
 
     def round_for(self, program: Program, *, asked: bool = False) -> None:
@@ -245,7 +247,7 @@ class Checkpoint:
         the fingerprint is another one. Raises UsageError where tensors are quantised already."""
         if self.is_quantized:
             raise UsageError(
-                f"--weights {scheme.name.partition('-')[0]}: the weights of {self.directory} are quantised "
+                f"--weights {scheme.name.partition('-')[0]}: the weights of {self.origin} are quantised "
                 "already; leave it out"
             )
         fingerprint = f"{self.fingerprint} {scheme}"
@@ -277,7 +279,7 @@ class Checkpoint:
         if problems:
             more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
             raise CheckpointError(
-                f"{self.directory}: {'; '.join(problems[:3])}{more}: config.json and weights disagree"
+                f"{self.origin}: {'; '.join(problems[:3])}{more}: config.json and weights disagree"
             )
         if skipped:
             parts = ",".join(f"{part}:{count}" for part, count in sorted(skipped.items()))
@@ -299,7 +301,7 @@ class Checkpoint:
 
 
 def _places(
-    directory: Path, files: Sequence[WeightFile], quantized: QuantizedTensors | None = None
+    origin: Path, files: Sequence[WeightFile], quantized: QuantizedTensors | None = None
 ) -> dict[str, tuple[Reader, str]]:
     """By the name that families know, the file of each tensor and its name there. Raises CheckpointError."""
     file_of: dict[str, Reader] = dict.fromkeys(quantized.tensors, quantized) if quantized else {}
@@ -314,15 +316,13 @@ def _places(
     try:
         names = TensorNames.find(file_of)
     except CheckpointError as error:
-        raise CheckpointError(f"{directory}: {error}") from None
+        raise CheckpointError(f"{origin}: {error}") from None
     places: dict[str, tuple[Reader, str]] = {}
     for published, file in file_of.items():
         name = names.known(published)
         if name in places:
             other = places[name][1]
-            raise CheckpointError(
-                f"{directory}: tensors {other} and {published} are both {name} of the model"
-            )
+            raise CheckpointError(f"{origin}: tensors {other} and {published} are both {name} of the model")
         places[name] = file, published
     return places
 
@@ -330,7 +330,8 @@ def _places(
 def _gguf_files(directory: Path) -> list[GgufFile]:
     index = read_gguf_index(directory)
     if index is None or not index.is_current:
-        raise CheckpointError(f"{directory}: the GGUF file has been changed or moved: start again")
+        named = ", ".join(file.path for file in index.files) if index else directory
+        raise CheckpointError(f"{named}: the GGUF file has been changed or moved: start again")
     return [GgufFile(file) for file in index.files]
 
 

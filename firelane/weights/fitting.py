@@ -61,7 +61,7 @@ def _recipe(weight: Weight, checkpoint: Checkpoint) -> tuple[Piece, ...]:
     if len(fits) > 1:
         piece = fits[0][0]
         raise CheckpointError(
-            f"{checkpoint.directory}: {piece.tensor} has shape {list(piece.shape)}, which does not "
+            f"{checkpoint.origin}: {piece.tensor} has shape {list(piece.shape)}, which does not "
             "tell whether it is transposed: store each of such square experts as a tensor of its own"
         )
     return fits[0] if fits else max(recipes, key=lambda recipe: _share(recipe, checkpoint, shapes=False))

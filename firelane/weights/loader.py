@@ -122,7 +122,7 @@ def _pack(
             sizes = packer.run(placed, threads=threads)
         _finish(fd, identity, placed, sizes, threads=threads)
         if not checkpoint.is_unchanged():
-            raise CheckpointError(f"{checkpoint.directory}: was changed while it was packed; start again")
+            raise CheckpointError(f"{checkpoint.origin}: was changed while it was packed; start again")
     return Source(
         key=identity.key,
         digest=packer.read.hexdigest(),

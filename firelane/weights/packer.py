@@ -211,7 +211,7 @@ class Packer:
 
 def not_finite(checkpoint: Checkpoint, tensor: str) -> CheckpointError:
     return CheckpointError(
-        f"{checkpoint.directory}: tensor {tensor} holds NaN or infinite weights; download the model again"
+        f"{checkpoint.origin}: tensor {tensor} holds NaN or infinite weights; download the model again"
     )
 
 

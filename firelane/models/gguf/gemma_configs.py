@@ -5,6 +5,7 @@ from __future__ import annotations
 from firelane.errors import UnsupportedModelError
 from firelane.models.gguf.dense_configs import slides, windows
 from firelane.models.gguf.metadata import Config, Metadata
+from firelane.models.gguf.rope import check_unscaled
 
 
 def gemma2(metadata: Metadata) -> Config:
@@ -52,6 +53,7 @@ def gemma4(metadata: Metadata) -> Config:
 def _gemma4_rope(metadata: Metadata) -> Config:
     """Of heads of full layers some pairs turn, those whose frequencies are not divided by a huge number."""
     divisors = metadata.vector("rope_freqs.weight") or [1.0]
+    check_unscaled(metadata, "rope_freqs.weight")
     return {
         "full_attention": {
             "rope_type": "proportional",

@@ -34,21 +34,47 @@ def read_rope(metadata: Metadata, head_dim: int) -> Config:
 def _scaling(metadata: Metadata, rotated: int, theta: float) -> dict[str, Any] | None:
     divisors = metadata.vector("rope_freqs.weight")
     if divisors is not None:
+        check_unscaled(metadata, "rope_freqs.weight")
         return _llama3(np.array(divisors, np.float32), rotated, theta)
     long, short = metadata.vector("rope_factors_long.weight"), metadata.vector("rope_factors_short.weight")
     if long is not None and short is not None:
+        check_unscaled(metadata, "rope_factors_long.weight")
         return {"rope_type": "longrope", "long_factor": long, "short_factor": short}
-    kind = metadata.string("rope.scaling.type", "none")
+    kind = _kind(metadata)
     if kind == "none":
         return None
     if kind == "linear":
-        return {"rope_type": "linear", "factor": metadata.number("rope.scaling.factor")}
+        return {"rope_type": "linear", "factor": metadata.number(_factor_key(metadata))}
     if kind == "yarn":
         return yarn(metadata)
     raise UnsupportedModelError(
         f"metadata {metadata.architecture}.rope.scaling.type = {kind[:40]}: none, linear and yarn are "
         "supported"
     )
+
+
+def _kind(metadata: Metadata) -> str:
+    """The way that frequencies are stretched: linear where only a factor is said, none by a factor of 1."""
+    kind, key = metadata.string("rope.scaling.type", ""), _factor_key(metadata)
+    if kind in ("", "linear") and not (metadata.has(key) and metadata.number(key) not in (0.0, 1.0)):
+        return "none"
+    return kind or "linear"
+
+
+def _factor_key(metadata: Metadata) -> str:
+    """The entry of the factor, under its older name where there is only that."""
+    older = metadata.has("rope.scale_linear") and not metadata.has("rope.scaling.factor")
+    return "rope.scale_linear" if older else "rope.scaling.factor"
+
+
+def check_unscaled(metadata: Metadata, tensor: str) -> None:
+    """Raises UnsupportedModelError where frequencies that a tensor changes are to be stretched, too."""
+    kind = _kind(metadata)
+    if kind not in ("none", "longrope"):
+        raise UnsupportedModelError(
+            f"metadata {metadata.architecture}.{_factor_key(metadata)}: frequencies are changed by tensor "
+            f"{tensor} and stretched ({kind[:40]}), which is not supported together"
+        )
 
 
 def yarn(metadata: Metadata) -> dict[str, Any]:
