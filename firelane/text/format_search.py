@@ -197,10 +197,10 @@ def _marks(evidence: Evidence, name: str) -> tuple[ReasoningMarks | None, str]:
         if marks.open in shown or marks.close in shown:
             return marks, f"the template writes {marks.open} or {marks.close}"
     for marks in every:
-        if marks.close in facts.hides and _is_implied(evidence, marks):
+        if marks.close == facts.hides and _is_implied(evidence, marks):
             implied = REASONING_MARKS["deepseek_r1"]
             return implied, f"the template leaves out what stands before {marks.close}, and never opens any"
-        if marks.close in facts.hides:
+        if marks.close == facts.hides:
             return marks, f"the template leaves out what stands before {marks.close} in earlier answers"
     if not facts.shows_tools and not facts.calls:
         for marks in every:

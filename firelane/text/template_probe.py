@@ -8,10 +8,11 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from firelane.errors import RequestError
-from firelane.text.tool_gaps import GAPS, without
+from firelane.text.tool_gaps import DESCRIPTION, GAPS, NOTES, PROPERTIES, without
 
 Messages = list[dict[str, Any]]
 Render = Callable[[Messages, dict[str, Any]], str]
@@ -55,8 +56,8 @@ class TemplateFacts:
     are JSON text. takes_texts: what is no object may be a text, and is shown as it is. blank: the content
     that a message of calls alone has to have. takes_results: results may be messages of role tool.
     takes_system: there may be a system message. prompts: texts that end where an answer begins. thought: a
-    message with reasoning, as it is shown; "" where reasoning is not shown. hides: closing marks of reasoning
-    up to which the content of an earlier answer is not shown.
+    message with reasoning, as it is shown; "" where reasoning is not shown. hides: a closing mark of
+    reasoning up to which the content of an earlier answer is not shown, "" where there is none.
     """
 
     tools_variable: str = ""
@@ -72,7 +73,7 @@ class TemplateFacts:
     takes_system: bool = False
     prompts: tuple[str, ...] = ()
     thought: str = ""
-    hides: tuple[str, ...] = ()
+    hides: str = ""
 
     @property
     def shows_tools(self) -> bool:
@@ -108,7 +109,7 @@ class TemplateProbe:
         calls = self._calls(tools)
         return TemplateFacts(
             tools_variable=variable,
-            gaps=frozenset(gap for gap in GAPS if variable and not self._takes_gap(variable, gap)),
+            gaps=self._gaps(variable) if variable else frozenset(),
             tools_in_system=in_system,
             told=self.text([_user()], **tools) if variable else "",
             calls=calls.text,
@@ -120,7 +121,7 @@ class TemplateProbe:
             takes_system=ANSWER in self.text([_system(content=ANSWER), _user()]),
             prompts=tuple(self._prompts()),
             thought=self._thought(tools),
-            hides=tuple(mark for mark in closings if self._hides(mark)),
+            hides=self._hidden(closings),
         )
 
     def text(self, messages: Messages, **variables: Any) -> str:
@@ -134,8 +135,15 @@ class TemplateProbe:
         found = (name for name in TOOL_VARIABLES if TOOL in self.text([_user()], **{name: [DEFINITION]}))
         return next(found, "")
 
-    def _takes_gap(self, variable: str, gap: str) -> bool:
-        return TOOL in self.text([_user()], **{variable: [without(DEFINITION, gap)]})
+    def _gaps(self, variable: str) -> frozenset[str]:
+        """Each by itself only where a tool with all of them is not taken."""
+        bare = reduce(without, (NOTES, PROPERTIES, DESCRIPTION), DEFINITION)
+        if self._takes(variable, bare):
+            return frozenset()
+        return frozenset(gap for gap in GAPS if not self._takes(variable, without(DEFINITION, gap)))
+
+    def _takes(self, variable: str, tool: dict[str, Any]) -> bool:
+        return TOOL in self.text([_user()], **{variable: [tool]})
 
     def _calls(self, tools: dict[str, Any]) -> _Calls:
         """The first way in which the template shows calls."""
@@ -179,6 +187,12 @@ class TemplateProbe:
                 if THOUGHT in text:
                     return text
         return ""
+
+    def _hidden(self, closings: tuple[str, ...]) -> str:
+        """Each by itself only where one of them is."""
+        if not self._hides("".join(closings)):
+            return ""
+        return next((mark for mark in closings if self._hides(mark)), "")
 
     def _hides(self, mark: str) -> bool:
         said = {"role": "assistant", "content": f"{THOUGHT}{mark}{ANSWER}"}

@@ -10,7 +10,9 @@ from formats import evidence_of, format_of
 from splitting import joined, split
 
 from firelane.doctor.chat import format_lines
+from firelane.text.format_search import CLOSINGS, Evidence, find_chat_format
 from firelane.text.template import ChatTemplate
+from firelane.text.template_probe import TemplateProbe
 from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
 
@@ -142,3 +144,18 @@ def test_a_template_that_fails_on_everything():
     form = format_of("{{ raise_exception('no') }}")
     assert form.name == "hermes"
     assert not form.thinks
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_few_renders_find_it(name):
+    """Each is a trip to another process, before the first request."""
+    template, count = ChatTemplate(TEMPLATES[name], {}), 0
+
+    def render(messages, variables):
+        nonlocal count
+        count += 1
+        return template.render(messages, variables)
+
+    facts = TemplateProbe(render, template.variables).facts(CLOSINGS)
+    find_chat_format(Evidence(TEMPLATES[name], facts, lambda _: False, render))
+    assert count <= 32
