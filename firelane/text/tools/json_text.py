@@ -31,6 +31,8 @@ class JsonText:
 
     def feed(self, text: str) -> str:
         """The next piece, mended. What depends on the text to come is held."""
+        if self._in_string and not self._held and _IN_STRING.search(text) is None:
+            return text  # as most pieces are
         before = len(self._held)
         text, self._held = self._held + text, ""
         made: list[str] = []

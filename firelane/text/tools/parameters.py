@@ -93,13 +93,21 @@ def _branches(root: Schema) -> Iterator[Schema]:
         todo += [case for key in COMBINED for case in _listed(schema, key)]
 
 
+def names_of(parameters: Schema) -> frozenset[str]:
+    """Names of the parameters that the schema lists."""
+    return frozenset(name for fields in _fields(parameters) for name in fields)
+
+
+def _fields(root: Schema) -> list[Schema]:
+    listed = [schema.get("properties") for schema in _branches(root)]
+    return [cast(Schema, fields) for fields in listed if isinstance(fields, dict)]
+
+
 def kinds_of(parameters: Schema, name: str) -> frozenset[str]:
     """JSON types that the parameter may have; none where the schema does not say."""
-    branches = list(_branches(parameters))
-    named = [cast(Schema, fields) for one in branches if isinstance(fields := one.get("properties"), dict)]
-    found = [kinds(fields[name], parameters) for fields in named if name in fields]
+    found = [kinds(fields[name], parameters) for fields in _fields(parameters) if name in fields]
     if not found:
-        return kinds(branches[0].get("additionalProperties"), parameters)
+        return kinds(resolved(parameters, parameters).get("additionalProperties"), parameters)
     return frozenset[str]().union(*found)
 
 

@@ -135,13 +135,15 @@ def until(
     the text ends without one. trim: leave out what comes before a mark when it is only white space, and what
     comes after a call.
     """
+    firsts = tuple({mark[0] for mark in delimiters})
     while True:
-        at, mark = _first(buffer.text, delimiters)
-        sure = (
-            at
-            if mark
-            else len(buffer.text) - (0 if buffer.ended else partial_suffix_length(buffer.text, delimiters))
-        )
+        mark, sure = "", len(buffer.text)
+        for first in firsts:  # most texts have none of them
+            if first in buffer.text:
+                at, mark = _first(buffer.text, delimiters)
+                held = 0 if mark or buffer.ended else partial_suffix_length(buffer.text, delimiters)
+                sure = at if mark else sure - held
+                break
         blank = trim and (not sure or buffer.text[:sure].isspace())
         if mark or buffer.ended:
             text = buffer.take(sure)

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from firelane.text.tools.argument_schema import argument_schema
 from firelane.text.tools.call_rules import TokenOf
 from firelane.text.tools.family import Called, Family
 from firelane.text.tools.parameters import STRING, Schema, as_json, kinds_of, quoted_text, text_in_json
-from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, match, skip_space, until
+from firelane.text.tools.stream_buffer import (
+    Reading,
+    StreamBuffer,
+    begins,
+    char,
+    match,
+    skip_marks,
+    skip_space,
+    take_marks,
+    until,
+)
+from firelane.text.tools.tagged_ends import Call, ValueEnds
 from firelane.text.tools.tagged_rules import TaggedRules
 from firelane.text.tools.tags import Tags, closing
 from firelane.text.tools.tool import Tool
@@ -30,7 +41,8 @@ class Tagged(Family):
         self._call, self._key = tags.call_pattern, tags.key_pattern
         ends = max(1, f"{tags.call}{tags.call_end}".count(">"))
         self._no_call = re.compile(f"(?:[^>]*>){{{ends}}}")
-        self._no_key = re.compile(re.escape(tags.key_end.rpartition("<")[2]))
+        self._no_key = tags.no_key_pattern
+        self._ends = ValueEnds(tags)
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -44,7 +56,7 @@ class Tagged(Family):
                 close = closing(self.opening) if tags.sections else ""
                 read = yield from self._section(buffer, 0, close, known_only=True)
             else:
-                at = yield from skip_space(buffer, len(mark))
+                at = yield from skip_marks(buffer, len(mark), mark)
                 read = yield from self._section(buffer, at, closing(mark))
             if not read:
                 buffer.content(buffer.take(len(mark)))
@@ -60,32 +72,41 @@ class Tagged(Family):
                 break
             read = True
             buffer.take(head.end())
+            if tags.call:
+                yield from _take_again(buffer, head[0])
             buffer.start_call(head[1])
-            schema = _schema(buffer.tools.get(head[1]))
-            yield from self._arguments(buffer, schema, tags.call_close or close)
+            call = Call(_schema(buffer.tools.get(head[1])), close)
+            if (yield from self._arguments(buffer, call)):
+                yield from take_marks(buffer, tags.call_close or close)
             if not tags.call:
                 return True
             at = yield from skip_space(buffer, 0)
-        if read and close and (yield from begins(buffer, at, close)):
-            buffer.take(at + len(close))
+        if read and close:
+            yield from take_marks(buffer, close)
         return read
 
-    def _arguments(self, buffer: StreamBuffer, schema: Schema, close: str) -> Reading[None]:
-        """The rest of a call, from behind its name to its closing tag. Where the text ends before, they stay
-        unfinished; what is neither a parameter nor the tag ends the call, and is left.
+    def _arguments(self, buffer: StreamBuffer, call: Call) -> Reading[bool]:
+        """The rest of a call, from behind its name up to its closing tag. Where the text ends before, they
+        stay unfinished, and the result is False; what is neither a parameter nor a tag ends the call, and is
+        left.
         """
         before = "{"
         while (key := (yield from self._next_key(buffer))) is not None:
             buffer.arguments(f"{before}{quoted_text(key[1])}: ")
             before = ", "
-            if not (yield from self._value(buffer, _kinds(key, schema))):
-                return
+            call.written.add(key[1])
+            if not (yield from self._value(buffer, _kinds(key, call.schema), call)):
+                return False
         at = yield from skip_space(buffer, 0)
-        ends = yield from begins(buffer, at, close)
-        if ends or not buffer.ended:
-            buffer.take(at + len(close) if ends else 0)
-            buffer.arguments("{}" if before == "{" else "}")
-            buffer.end_call()
+        for close in (self._tags.call_close or call.section_close, call.section_close):
+            if close and (yield from begins(buffer, at, close)):
+                break
+        else:
+            if buffer.ended:
+                return False
+        buffer.arguments("{}" if before == "{" else "}")
+        buffer.end_call()
+        return True
 
     def _next_key(self, buffer: StreamBuffer) -> Reading[re.Match[str] | None]:
         """A parameter's opening tag, taken; None, with nothing taken, where something else stands."""
@@ -95,29 +116,62 @@ class Tagged(Family):
         key = yield from match(buffer, self._key, at, self._no_key)
         if key is not None:
             buffer.take(key.end())
+            yield from _take_again(buffer, key[0])
         return key
 
-    def _value(self, buffer: StreamBuffer, kinds: frozenset[str]) -> Reading[bool]:
+    def _value(self, buffer: StreamBuffer, kinds: frozenset[str], call: Call) -> Reading[bool]:
         """A value with its closing tag, given out as JSON. False where the text ends before that."""
-        close, lines = self._tags.value_close, self._tags.lines
-        raw, raw_close = self._tags.raw
-        if raw and (yield from begins(buffer, 0, raw)):
-            buffer.take(len(raw))
-            close = f"{raw_close}{close}"
-        if lines and (yield from char(buffer, 0)) == "\n":
+        raw, _ = self._tags.raw
+        text = self._raw if raw and (yield from begins(buffer, 0, raw)) else self._text
+        if self._tags.lines and (yield from char(buffer, 0)) == "\n":
             buffer.take(1)
-        closes = (f"\n{close}", close) if lines else (close,)
         if kinds == STRING:
             buffer.arguments('"')
-            mark = yield from until(buffer, closes, lambda text: buffer.arguments(text_in_json(text)))
-            buffer.arguments('"' if mark else "")
-        else:
-            pieces: list[str] = []
-            mark = yield from until(buffer, closes, pieces.append)
-            value = "".join(pieces)
-            buffer.arguments(as_json(value, kinds) if mark else value)
+            closed = yield from text(buffer, call, lambda said: buffer.arguments(text_in_json(said)))
+            buffer.arguments('"' if closed else "")
+            return closed
+        pieces: list[str] = []
+        closed = yield from text(buffer, call, pieces.append)
+        value = "".join(pieces)
+        buffer.arguments(as_json(value, kinds) if closed else value)
+        return closed
+
+    def _raw(self, buffer: StreamBuffer, call: Call, give: Callable[[str], None]) -> Reading[bool]:
+        """As `_text`, of a value between marks of its own, which holds any tag."""
+        del call
+        first, last = self._tags.raw
+        buffer.take(len(first))
+        mark = yield from until(buffer, (f"{last}{self._tags.value_close}",), give)
         buffer.take(len(mark))
         return bool(mark)
+
+    def _text(self, buffer: StreamBuffer, call: Call, give: Callable[[str], None]) -> Reading[bool]:
+        """A value's text, up to what ends it. Only its own closing tag is taken."""
+        ends = self._ends
+        begun = False
+
+        def given(text: str) -> None:
+            nonlocal begun
+            if text:
+                begun = True
+                give(text)
+
+        while mark := (yield from until(buffer, ("\n<", "<"), given)):
+            at = len(mark) - 1
+            if (yield from char(buffer, at + 1)) not in ends.seconds:
+                given(buffer.take(len(mark)))
+                continue
+            size = yield from ends.own(buffer, at)
+            if size:
+                given("" if self._tags.lines else mark[:at])
+                buffer.take(at + size)
+                yield from take_marks(buffer, self._tags.value_close)
+                return True
+            if (yield from ends.other(buffer, at, call, begun=begun)):
+                buffer.take(at)
+                return True
+            given(buffer.take(len(mark)))
+        return False
 
     def written(self, calls: Sequence[Called]) -> str:
         tags, made = self._tags, [self._written_call(called) for called in calls]
@@ -139,6 +193,13 @@ class Tagged(Family):
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         return TaggedRules(self._tags, token_of).write(tools, parallel=parallel)
+
+
+def _take_again(buffer: StreamBuffer, tag: str) -> Reading[None]:
+    """Take a tag that has been taken already, where it comes a second time."""
+    at = yield from skip_space(buffer, 0)
+    if (yield from begins(buffer, at, tag)):
+        buffer.take(at + len(tag))
 
 
 def _schema(tool: Tool | None) -> Schema:

@@ -53,6 +53,11 @@ class Tags:
         at = end.index(">") if self.typed else 0
         return re.compile(rf'{re.escape(self.key)}([^<>"\n]+){end[:at]}{typed}\s*{end[at:]}')
 
+    @property
+    def no_key_pattern(self) -> re.Pattern[str]:
+        """What is found where a parameter's tag is over."""
+        return re.compile(re.escape(self.key_end.rpartition("<")[2]))
+
     def key_mark(self, name: str, *, string: bool) -> str:
         """A parameter up to its value, as it is forced."""
         end = self.key_end
