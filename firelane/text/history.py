@@ -17,6 +17,9 @@ GAP = "\n\n"
 ID_CHARS = 9
 """Of ids of calls, letters and digits, where a template insists on that."""
 
+THOUGHT = "reasoning_content"
+"""The field of a message's reasoning, as clients send it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryShape:
@@ -27,6 +30,7 @@ class HistoryShape:
     content_apart: text beside calls is a message of its own. filled: an empty one of the user stands between
     the two. results_end: no user may speak after a result: what one says is put behind the result's text.
     named: results have to name their function. short_ids: ids of calls have to be nine letters or digits.
+    thought: the field of a message that its reasoning is shown from.
     """
 
     leads: bool = True
@@ -39,6 +43,7 @@ class HistoryShape:
     results_end: bool = False
     named: bool = False
     short_ids: bool = False
+    thought: str = THOUGHT
 
 
 AS_SENT = HistoryShape()
@@ -47,6 +52,8 @@ AS_SENT = HistoryShape()
 def arranged(messages: Messages, shape: HistoryShape) -> Messages:
     """Messages with roles, calls and results where the template takes them."""
     messages = _with_systems(messages, shape)
+    if shape.thought != THOUGHT:
+        messages = [_renamed(message, shape.thought) for message in messages]
     if shape.named:
         messages = _named(messages)
     if shape.short_ids:
@@ -110,6 +117,13 @@ def _asks(messages: Messages, shape: HistoryShape) -> bool:
 
 def _as_user(message: Message) -> Message:
     return message | {"role": "user"} if message["role"] == "system" else message
+
+
+def _renamed(message: Message, field: str) -> Message:
+    if THOUGHT not in message:
+        return message
+    kept = {name: value for name, value in message.items() if name != THOUGHT}
+    return kept | {field: message[THOUGHT]}
 
 
 def _apart(message: Message, *, filled: bool) -> Iterator[Message]:

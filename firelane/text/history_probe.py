@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from firelane.text.history import AS_SENT, HistoryShape, Message, Messages
-from firelane.text.template_probe import DEFINITION, KEY, TOOL
+from firelane.text.history import AS_SENT, THOUGHT, HistoryShape, Message, Messages
+from firelane.text.template_probe import DEFINITION, KEY, THOUGHT_FIELDS, TOOL
 
 Write = Callable[[Messages, list[Message], HistoryShape], str]
 """The prompt of messages and tools in a shape; "" where the template refuses them."""
@@ -32,6 +32,7 @@ _CHANGES = {
     "results_end": "what a user says after results stands behind the last one",
     "named": "results name their function",
     "short_ids": "ids of calls are nine letters or digits",
+    "thought": "reasoning has a field of another name",
 }
 
 
@@ -63,7 +64,9 @@ def find_shape(write: Write) -> HistoryShape:
     if shape.leads:
         ended = [[_system("marklead"), *talk[:-1]], [_system("marklead"), *talk]]
         shape = _best(write, [shape, replace(shape, asked_last=True)], ended)
-    return _best(write, [shape, replace(shape, short_ids=True)], [_called(LONG_IDS)])
+    shape = _best(write, [shape, replace(shape, short_ids=True)], [_called(LONG_IDS)])
+    thought = [talk[0], _called(SHORT_IDS)[1] | {THOUGHT: "markthought"}, *talk[2:-1]]
+    return _best(write, [replace(shape, thought=field) for field in THOUGHT_FIELDS], [thought])
 
 
 def _for_calls(shape: HistoryShape) -> Iterable[HistoryShape]:

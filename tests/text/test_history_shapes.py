@@ -128,6 +128,15 @@ def test_a_later_system_message_stays_a_systems_where_the_template_takes_it():
     assert told == talk
 
 
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_has_the_field_that_the_template_shows(field):
+    template = TOOLS + "{% for m in messages %}<{{ m.role }}>({{ m.FIELD }}){{ m.content }}" + CALLS
+    form = format_of(template.replace("FIELD", field) + "{% endfor %}" + END)
+    talk = conversation(["assistant"], 1)
+    talk[1]["reasoning_content"] = "thought"
+    assert form.history(talk, [])[0][1][field] == "thought"
+
+
 def test_a_result_and_what_the_user_says_then_are_one_message():
     talk = conversation(["calls", "user"], 2)
     text = prompt("turns, no tools", talk)
