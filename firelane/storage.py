@@ -21,6 +21,8 @@ from firelane.errors import CacheError, UsageError
 
 TEMPORARY_SUFFIX = ".tmp"
 LEAST_KEY_BYTES = 16
+WRITTEN_BY_OTHERS, USED_BY_OTHERS = 0o022, 0o077
+"""Bits of a mode: the right to write of group and others; all their rights."""
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -35,6 +37,7 @@ def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
+        _take_from_others(temporary)
         if durable:
             _sync(temporary, os.O_RDONLY)
         temporary.replace(path)
@@ -45,10 +48,36 @@ def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
         sync_directory(path.parent)
 
 
+def _take_from_others(path: Path) -> None:
+    """The right to write, which a umask of 0 gives everybody. A confined process changes no modes, and has
+    another umask."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & WRITTEN_BY_OTHERS:
+            path.chmod(mode & ~WRITTEN_BY_OTHERS)
+
+
 def write_whole(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Put `data` in the place of `path`."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(data)
+
+
+def keep_from_others(rights: int) -> None:
+    """Files and directories that this process and its children make from now on are without these rights,
+    WRITTEN_BY_OTHERS or USED_BY_OTHERS, whatever the umask was."""
+    os.umask(os.umask(0o777) | rights)
+
+
+def open_own(path: Path) -> BinaryIO:
+    """A file to read from that nobody but this user, or root, can have written. Raises OSError, as
+    open_regular does."""
+    file = open_regular(path)
+    status = os.fstat(file.fileno())
+    if status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH:
+        return file
+    file.close()
+    raise OSError(errno.EPERM, "others may have written it", str(path))
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -63,7 +92,17 @@ def open_regular(path: Path) -> BinaryIO:
 def read_regular(path: Path, most_bytes: int = 16 << 20) -> bytes:
     """The bytes of a file that has no more of them. OSError."""
     with open_regular(path) as file:
-        data = file.read(most_bytes + 1)
+        return _read_all(file, path, most_bytes)
+
+
+def read_own(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a file that nobody but this user, or root, can have written. Raises OSError."""
+    with open_own(path) as file:
+        return _read_all(file, path, most_bytes)
+
+
+def _read_all(file: BinaryIO, path: Path, most_bytes: int) -> bytes:
+    data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", str(path))
     return data

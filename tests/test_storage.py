@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from firelane import storage
 from firelane.errors import CacheError
 from firelane.storage import (
     cache_directory,
@@ -239,3 +240,69 @@ def test_a_cache_directory_of_another_user_is_refused(
     refusal = pytest.raises(CacheError, match="belongs to another user")
     with refusal if refused else contextlib.nullcontext():
         cache_directory(tmp_path)
+
+
+@pytest.fixture
+def open_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_whatever_the_umask_others_do_not_write_what_was_replaced(tmp_path: Path) -> None:
+    storage.write_whole(tmp_path / "a", b"x")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    with storage.replacing(tmp_path / "b") as temporary:
+        temporary.touch(mode=0o775)
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize(
+    ("rights", "file", "directory"),
+    [(storage.WRITTEN_BY_OTHERS, 0o644, 0o755), (storage.USED_BY_OTHERS, 0o600, 0o700)],
+)
+def test_new_files_are_kept_from_others(tmp_path: Path, rights: int, file: int, directory: int) -> None:
+    storage.keep_from_others(rights)
+    (tmp_path / "file").touch()
+    (tmp_path / "directory").mkdir()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == file
+    assert (tmp_path / "directory").stat().st_mode & 0o777 == directory
+
+
+def test_a_umask_that_keeps_more_stays(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        storage.keep_from_others(storage.WRITTEN_BY_OTHERS)
+        (tmp_path / "file").touch()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("mode", "is_read"), [(0o644, True), (0o664, True), (0o646, False), (0o666, False)])
+def test_what_everybody_may_write_is_not_read_as_ones_own(tmp_path: Path, mode: int, is_read: bool) -> None:
+    path = tmp_path / "kernel"
+    path.write_bytes(b"code")
+    path.chmod(mode)
+    if is_read:
+        assert storage.read_own(path, 99) == b"code"
+    else:
+        with pytest.raises(OSError, match="others may have written it"):
+            storage.read_own(path, 99)
+
+
+def test_what_another_user_owns_is_not_read_as_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kernel"
+    path.write_bytes(b"code")
+    path.chmod(0o600)
+    uid = path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    if uid == 0:  # what root has written is read by all
+        assert storage.read_own(path, 99) == b"code"
+        os.chown(path, 4242, -1)
+    with pytest.raises(OSError, match="others may have written it"):
+        storage.read_own(path, 99)

@@ -132,7 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. A FirelaneError ends as one line on standard error."""
     arguments = _parse(argv)
     from firelane import env
+    from firelane.storage import WRITTEN_BY_OTHERS, keep_from_others
 
+    keep_from_others(WRITTEN_BY_OTHERS)
     try:
         environment = env.read()
         for name in env.unknown():

@@ -9,6 +9,7 @@ import sys
 
 from firelane import env
 from firelane.errors import UsageError
+from firelane.storage import USED_BY_OTHERS, keep_from_others
 from firelane.text.heap import map_large_blocks
 
 FEWEST_FILES = 256
@@ -21,6 +22,7 @@ SWITCH_S = 0.001
 
 def set_up() -> None:
     """Before the event loop. Raises UsageError where a server cannot run here."""
+    keep_from_others(USED_BY_OTHERS)
     raise_file_limit()
     map_large_blocks()
     env.set_for_server()

@@ -28,7 +28,7 @@ from firelane import env
 from firelane.errors import CacheError, CompilerError, UsageError
 from firelane.native.compile_requests import BuildRequest, Taken, TakesRequest, ask
 from firelane.native.compiler_group import compiler_group
-from firelane.storage import cache_directory, locked, read_regular, remove_leftovers, replacing
+from firelane.storage import cache_directory, locked, read_own, remove_leftovers, replacing
 
 BASE_FLAGS = (
     "-std=c++20",
@@ -298,9 +298,9 @@ def append_digest(path: Path, key: str) -> None:
 
 
 def has_digest(path: Path, key: str) -> bool:
-    """Whether the file is there, is whole, and was made for `key`."""
+    """Whether the file is there, is whole, was made for `key`, and nobody else can have written it."""
     try:
-        content = read_regular(path, MOST_LIBRARY_BYTES)
+        content = read_own(path, MOST_LIBRARY_BYTES)
     except OSError:
         return False
     return _digest(key, content[:-DIGEST_BYTES]) == content[-DIGEST_BYTES:]

@@ -74,10 +74,12 @@ class NoCheck:
 
 
 class BackgroundCheck:
-    """Waits until mapped weights lie on the drive, compares them with the digests that they were written
-    with, then, where its stamps are new, the checkpoint with what was packed; in a thread of the least
-    priority, which moves the weights to `pages` first (steps are faster then), and which keeps to a share of
-    the time while steps run. A file that fails is removed: the next start packs the weights again.
+    """Compares weights with the digests that they were written with before the first step, as fast as it can
+    while the engine goes on starting. What follows has a thread of the least priority, which keeps to a share
+    of the time while steps run: it moves the weights to `pages` (steps are faster then), and, where its
+    stamps are new, compares the checkpoint with what was packed. Weights that were packed just now are used
+    at once, and compared when they lie on the drive. A file that fails is removed: the next start packs the
+    weights again.
     """
 
     def __init__(
@@ -93,9 +95,14 @@ class BackgroundCheck:
         self._failure = ""
         self._awake = threading.Event()
         self._awake.set()
+        self._usable = threading.Event()
+        self._was_packed_now = weights.seal is not None
+        if self._was_packed_now:
+            self._usable.set()
         self._thread = self._mover = _started(self._run)
 
     def step_begins(self) -> None:
+        self._usable.wait()
         if self._failure:
             raise CacheError(self._failure)
         self._pace.step_begins()
@@ -132,24 +139,49 @@ class BackgroundCheck:
             self._pages.move(self._stopped.is_set)
 
     def _run(self) -> None:
-        self._move()
         began_s = time.monotonic()
         try:
-            failure = self._find()
+            failure = self._before_use() or self._after()
         except FirelaneError as error:  # the drive, or the checkpoint is gone: no reason to stop
             log.warning("weights could not be checked: %s", error)
             return
-        if self._stopped.is_set():
-            return
-        if failure:
-            _remove(self._weights)
-            log.error("weights_damaged error=%r", failure)
-            self._failure = failure
+        finally:
+            self._usable.set()
+        if failure or self._stopped.is_set():
             return
         size, took_s = self._weights.nbytes / 1e9, time.monotonic() - began_s
         log.debug(
             "packed weights checked: %.2f GB in %.1f s, %.2f s of a core", size, took_s, time.thread_time()
         )
+
+    def _before_use(self) -> str:
+        began_s = time.monotonic()
+        failure = "" if self._was_packed_now else self._damage(self._stopped.is_set)
+        self._fail(failure)
+        self._usable.set()
+        log.debug("packed weights checked before use: %.2f s", time.monotonic() - began_s)
+        return failure
+
+    def _after(self) -> str:
+        self._move()
+        failure = self._find()
+        self._fail(failure)
+        return failure
+
+    def _fail(self, failure: str) -> None:
+        """Take note of it, where there is one."""
+        if failure and not self._stopped.is_set():
+            _remove(self._weights)
+            log.error("weights_damaged error=%r", failure)
+            self._failure = failure
+
+    def _damage(self, stopped: Callable[[], bool]) -> str:
+        """Which weight is not what was written, or ""."""
+        name = self._weights.damage(stopped)
+        if name is None:
+            return ""
+        path = self._weights.path
+        return f"{path}: weight {name} is damaged; the file was removed, start again to pack it anew"
 
     def _is_over(self) -> bool:
         """Between two pieces of the work: whether to leave it."""
@@ -164,9 +196,8 @@ class BackgroundCheck:
             self._weights.sealed()
         except CacheError as error:
             return str(error)
-        name = self._weights.damage(stopped)
-        if name is not None:
-            return f"{path}: weight {name} is damaged; the file was removed, start again to pack it anew"
+        if self._was_packed_now and (damage := self._damage(stopped)):
+            return damage
         if not is_source(path, self._placed, self._checkpoint, stopped):
             where = self._checkpoint.directory
             return f"{path}: was packed from other weights than {where} has now; removed, start again"

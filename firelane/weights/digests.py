@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+CHECK_THREADS = 2
 PIECE_BYTES = 4 << 20
 """Hashed in one go: less than a millisecond, after which a check may rest, or be stopped."""
 Bytes = NDArray[np.uint8]
@@ -50,12 +51,17 @@ class PayloadDigests:
         return cls(ends=tuple(ends), digests=tuple(digests))
 
     def first_damaged(self, payload: Bytes, stopped: Callable[[], bool] = lambda: False) -> int | None:
-        """The number of the first extent that is not what it was, or None. May be `stopped` early."""
+        """The number of the first extent that is not what it was, or None. May be `stopped` early. Hashed by
+        several threads: one reads half as fast as memory gives."""
+
+        def is_damaged(extent: tuple[tuple[int, int], str]) -> bool:
+            (begin, end), want = extent
+            return digest(payload[begin:end], stopped) != want and not stopped()
+
         extents = zip(_extents(self.ends), self.digests, strict=True)
-        for number, ((begin, end), want) in enumerate(extents):
-            if digest(payload[begin:end], stopped) != want and not stopped():
-                return number
-        return None
+        with ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="check weights") as pool:
+            found = pool.map(is_damaged, extents)
+            return next((number for number, damaged in enumerate(found) if damaged), None)
 
 
 def digest(data: Bytes, stopped: Callable[[], bool] = lambda: False) -> str:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.native.pages import MappedFile
-from firelane.storage import UseMark, open_regular
+from firelane.storage import UseMark, open_own, open_regular
 from firelane.weights import grouped
 from firelane.weights.coded import ALIGNMENT_BYTES, decode
 from firelane.weights.digests import PayloadDigests
@@ -167,11 +167,11 @@ class Contents:
 
 
 def open_packed(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:
-    """The weights in `path`, or None when there is no such file, it cannot be read, or it is not exactly what
-    it should be, as far as that can be told without reading all of it.
+    """The weights in `path`, or None when there is no such file, it cannot be read, others may have written
+    it, or it is not exactly what it should be, as far as that can be told without reading all of it.
     """
     try:
-        with open_regular(path) as file:
+        with open_own(path) as file:
             contents = _read_contents(file, placed, identity)
             mapped = MappedFile(file.fileno(), os.fstat(file.fileno()).st_size)
             stamp = FileStamp.of(os.fstat(file.fileno()))

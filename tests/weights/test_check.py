@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,45 @@ def test_every_damage_is_found_and_packed_anew(
     weights, checked = load(model, cache, form)
     checked.step_begins()
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("place", [0.01, 0.6])
+def test_no_step_begins_with_damaged_weights(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, place: float
+) -> None:
+    """However soon the first one comes, and whatever else the machine does."""
+    weights, _ = load(model, cache)
+    size = weights.path.stat().st_size
+    weights.close()
+    damage(weights.path, int(place * size) & ~63)
+    weights = load_packed(load_program(read_config(model)), model, cache)
+    begun = threading.Event()
+    whole = PackedWeights.damage
+
+    def late(weights: PackedWeights, stopped) -> str | None:
+        assert not begun.wait(0.2)
+        return whole(weights, stopped)
+
+    monkeypatch.setattr(PackedWeights, "damage", late)
+    checked = BackgroundCheck(weights, plan(load_program(read_config(model))), Checkpoint.open(model))
+    with pytest.raises(CacheError, match="damaged"):
+        checked.step_begins()
+    begun.set()
+    checked.close()
+
+
+def test_a_check_that_fails_itself_holds_up_no_step(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, _ = load(model, cache)
+
+    def fails(*_) -> None:
+        raise CacheError("the drive is gone")
+
+    monkeypatch.setattr(PackedWeights, "damage", fails)
+    checked = BackgroundCheck(weights, plan(load_program(read_config(model))), Checkpoint.open(model))
+    checked.step_begins()
+    checked.close()
 
 
 def test_a_file_that_was_packed_anew_meanwhile_is_left(model: Path, cache: Path) -> None:
