@@ -161,6 +161,12 @@ def promptfoo(place: Place) -> str:
 CLIENTS = {
     "OpenAI, Python": Client("openai", "pip", python_script("openai_session.py")),
     "Anthropic, Python": Client("anthropic", "pip", python_script("anthropic_session.py")),
+    "Anthropic, Python, tool runner": Client(
+        "anthropic", "pip", python_script("anthropic_runner_session.py")
+    ),
+    "Anthropic, Node, tool runner": Client(
+        "@anthropic-ai/sdk", "npm", node_script("anthropic_runner_session.mjs")
+    ),
     "Ollama, Python": Client("ollama", "pip", python_script("ollama_session.py")),
     "OpenAI, Node": Client("openai", "npm", node_script("openai_session.mjs")),
     "Anthropic, Node": Client("@anthropic-ai/sdk", "npm", node_script("anthropic_session.mjs")),
@@ -170,7 +176,20 @@ CLIENTS = {
     "opencode": Client("opencode-ai", "npm", opencode),
     "aider": Client("aider-chat", "venv", aider),
     "Vercel's AI SDK": Client(
-        "ai", "npm", node_script("vercel_session.mjs"), further=("@ai-sdk/openai-compatible", "zod")
+        "ai",
+        "npm",
+        node_script("vercel_session.mjs"),
+        further=("@ai-sdk/openai", "@ai-sdk/openai-compatible", "zod"),
+    ),
+    "Vercel's AI SDK, default provider, two turns": Client(
+        "ai",
+        "npm",
+        node_script("vercel_default_session.mjs"),
+        further=("@ai-sdk/openai", "@ai-sdk/openai-compatible", "zod"),
+        right=rf"first: The note says: {SECRET}\s+second: The note says: {SECRET}",
+    ),
+    "Outlines, as with SGLang": Client(
+        "outlines", "venv", with_embedded("outlines_session.py"), further=("openai",), right="fit: 8 of 8"
     ),
     "LiteLLM": Client("litellm", "venv", python_script("litellm_session.py"), further=("mcp",)),
     "Pydantic AI": Client(

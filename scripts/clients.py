@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests" / "gateway"
 from client_list import CLIENTS, SESSION_S, Client, Place  # noqa: E402
 from scripted_server import SECRET, ScriptedServer  # noqa: E402
 
+FORMS = ("hermes", "qwen3-coder", "harmony")
 INSTALL_S = 600
 CONSTRAINTS = ("torch==2.13.0", "cuda-toolkit<0", "nvidia-cudnn-cu13<0")
 """For pip: no client needs a GPU, and the gigabytes of its libraries are not fetched. A client that wants
@@ -90,11 +91,13 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=CLIENTS, default=list(CLIENTS), metavar="NAME")
     default = ROOT / "build" / "clients"
     parser.add_argument("--folder", type=Path, default=default, help="of what is installed")
+    parser.add_argument("--template", type=Path, help="chat template of a published model")
+    parser.add_argument("--form", default="hermes", choices=FORMS, help="of that model's answers")
     arguments = parser.parse_args()
     folder: Path = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     rows, failures = [], []
-    with ScriptedServer() as server:
+    with ScriptedServer(arguments.template, arguments.form) as server:
         for name in arguments.only:
             client = CLIENTS[name]
             version, wrong = drive(client, folder, server.url)

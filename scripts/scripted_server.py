@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import tokenizers
 from service import Service
 
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -48,8 +49,18 @@ TOLD = re.compile(rf"RESULT:.*?{SECRET}", re.DOTALL)
 FOLDER = re.compile(r"(?:working directory: |<cwd>|folder: )(/[^\s<]+)", re.IGNORECASE)
 
 
+HARMONY = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+CHATML = ("<|im_start|>", "<|im_end|>")
+
+
 class ScriptedServer:
-    """requests: first line of each, for a report."""
+    """template: of a published model whose answers are of `form`, None: a simple one. requests: first line of
+    each, for a report.
+    """
+
+    def __init__(self, template: Path | None = None, form: str = "hermes") -> None:
+        self._template = TEMPLATE if template is None else template.read_text()
+        self._form = form
 
     def __enter__(self) -> ScriptedServer:
         self._folder = tempfile.TemporaryDirectory()
@@ -57,8 +68,11 @@ class ScriptedServer:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._core = byte_tokenizer()
+        specials = {"harmony": HARMONY, "qwen3-coder": CHATML}.get(self._form, ())
+        self._core.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in specials])
         model = ModelConfig(
-            model_dir=write_model(Path(self._folder.name), self._core, template=TEMPLATE), names=("toy",)
+            model_dir=write_model(Path(self._folder.name), self._core, template=self._template),
+            names=("toy",),
         )
         self._service = Service(self._loop, self._core, GatewayConfig(models=(model,), port=0))
         self._service.engine.max_model_len = CONTEXT
@@ -78,20 +92,48 @@ class ScriptedServer:
 
     def _answer(self, prompt: list[int], sampling: Any) -> list[int]:  # noqa: ARG002
         text = self._core.decode(prompt, skip_special_tokens=False)
-        said = _said(text)
+        said = _said(text, self._form)
         self.requests.append(f"{len(text)} characters, ... {text[-200:]!r} -> {said[:200]!r}")
         return [*self._service.ids(said), 1]
 
 
-def _said(text: str) -> str:
+def _said(text: str, form: str = "hermes") -> str:
+    if form == "harmony":
+        return _harmony(text)
     if "<<<<<<< SEARCH" in text:
         return EDIT
-    if TOLD.search(text):
-        return f"The note says: {SECRET}"
+    if TOLD.search(text) if form == "hermes" else SECRET in text:
+        thought = "" if form == "hermes" else "I know it.\n</think>\n\n"
+        return f"{thought}The note says: {SECRET}"
     folder = FOLDER.search(text)
     path = f"{folder[1]}/note.txt" if folder else "note.txt"
     for name, arguments in READERS.items():
         if f'"name": "{name}"' in text:
             filled = json.loads(json.dumps(arguments).replace("{path}", path))
-            return f"<tool_call>\n{json.dumps({'name': name, 'arguments': filled})}\n</tool_call>"
+            return _call(name, filled, form)
     return "A note"
+
+
+def _call(name: str, arguments: dict[str, Any], form: str) -> str:
+    if form != "qwen3-coder":
+        return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    given = "".join(
+        f"<parameter={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
+        for key, value in arguments.items()
+    )
+    thought = "I read the file.\n</think>\n\n"
+    return f"{thought}<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
+
+
+def _harmony(text: str) -> str:
+    if SECRET in text:
+        thought = "<|channel|>analysis<|message|>I know it.<|end|><|start|>assistant"
+        return f"{thought}<|channel|>final<|message|>The note says: {SECRET}"
+    folder = FOLDER.search(text)
+    path = f"{folder[1]}/note.txt" if folder else "note.txt"
+    for name, arguments in READERS.items():
+        if f"type {name} = " in text:
+            filled = json.dumps(arguments).replace("{path}", path)
+            head = f"<|start|>assistant to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>"
+            return f"<|channel|>analysis<|message|>I read the file.<|end|>{head}{filled}"
+    return "<|channel|>final<|message|>A note"

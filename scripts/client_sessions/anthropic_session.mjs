@@ -19,4 +19,4 @@ for (;;) {
   }));
   messages.push({ role: "user", content: results });
 }
-console.log(message.content[0].text);
+console.log(message.content.at(-1).text);

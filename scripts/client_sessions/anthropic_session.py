@@ -25,4 +25,4 @@ while True:
         if block.type == "tool_use"
     ]
     talk.append({"role": "user", "content": results})
-print(message.content[0].text)
+print(message.content[-1].text)
