@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+CODE_FIELD = 49
+"""Of /proc/PID/stat, behind the name: the status as wait(2) gives it."""
+
 
 class ProcessState(Protocol):
     """One process, as its system sees it: known to who has started it, asked by who watches."""
@@ -57,3 +60,16 @@ def waited_s(pid: int | None) -> float:
         return sum(int(thread.read_text().split()[1]) for thread in threads) / 1e9
     except (OSError, IndexError):  # one has ended meanwhile, or the system does not count
         return 0.0
+
+
+def code_of(pid: int) -> int | None:
+    """The code, as in Popen.returncode, of a process that is ending or that nobody has waited for; None where
+    it lives or nothing is known of it. Only Linux tells."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = int(fields[CODE_FIELD])
+    except (OSError, ValueError, IndexError):
+        return None
+    if status & 0x7F:
+        return -(status & 0x7F)
+    return status >> 8 if fields[0] in "ZX" else None

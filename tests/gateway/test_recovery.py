@@ -204,21 +204,25 @@ def test_a_request_that_waits_too_long_for_an_engine_fails(service, monkeypatch)
 
 
 def test_a_request_that_kills_engines_fails_alone(service):
-    """The poisonous one dies at the same place again; the other one gets on between the deaths."""
+    """The poisonous one dies at the same place again; the other one gets on between the deaths, waits while
+    the first one has an engine alone, and ends."""
     poison = begin(service, "/v1/completions", {"prompt": "bad"}, 1, steps=2)
     good = begin(service, "/v1/completions", {"prompt": "good"}, 2, steps=2)
-    kill(service)
-    revive(service, held=True)
-    service.wait_for(lambda: len(service.engine.running) == 2)
     bad, *_ = service.engine.running
-    row = service.engine.running.pop(bad)
-    for _ in range(6):
-        service.run(service.engine.step)
-    service.engine.running[bad] = row
-    service.run(service.engine.step)  # the first token that the bad one gets since
     kill(service)
+    for alone in (False, False, True, True, True):
+        revive(service, held=True)
+        service.wait_for(lambda expected=1 if alone else 2: len(service.engine.running) == expected)
+        assert bad in service.engine.running
+        row = service.engine.running.pop(bad)
+        for _ in range(6):
+            service.run(service.engine.step)
+        service.engine.running[bad] = row
+        service.run(service.engine.step)  # the first token that the bad one gets since
+        assert service.link.parked == int(alone)
+        kill(service)
     assert poison().status_code == 400
-    assert "2 engines died" in poison().json()["error"]["message"]
+    assert "6 engines died" in poison().json()["error"]["message"]
     revive(service)
     assert good().json()["choices"][0]["text"] == TEXT
 
@@ -231,17 +235,39 @@ def test_among_several_suspects_each_goes_on_alone(service):
         revive(service, held=True)
         service.wait_for(lambda: bool(service.engine.running))
         service.run(service.engine.step)
-    assert list(service.engine.running) == [bad]
-    kill(service)
-    assert "3 engines died" in answers[0]().json()["error"]["message"]
+    assert list(service.engine.running) == [bad]  # on trial
+    for deaths in range(4):
+        kill(service)
+        if deaths < 3:
+            revive(service, held=True)
+            service.wait_for(lambda: list(service.engine.running) == [bad])  # alone
+            assert service.link.parked == 2
+    assert "6 engines died" in answers[0]().json()["error"]["message"]
     revive(service, held=True)
-    service.wait_for(lambda: len(service.engine.running) == 1)  # the next suspect, alone again
+    service.wait_for(lambda: len(service.engine.running) == 1)  # the next suspect
     for _ in range(6):
         service.run(service.engine.step)
     service.wait_for(lambda: len(service.engine.running) == 2)
     service.run(setattr, service.engine, "held", False)
     service.run(service.engine.step_on)
     assert [answer().json()["choices"][0]["text"] for answer in answers[1:]] == [TEXT, TEXT]
+
+
+def test_one_that_was_accused_for_nothing_goes_on_and_so_do_those_that_waited_for_it(service):
+    """Engines that other processes kill: on trial, and alone, but not at every try."""
+    answers = [begin(service, "/v1/completions", {"prompt": f"p{i}"}, i + 1, steps=1) for i in range(3)]
+    for _ in range(4):
+        kill(service)
+        revive(service, held=True)
+        service.wait_for(lambda: bool(service.engine.running))
+    assert len(service.engine.running) == 1
+    late = begin(service, "/v1/completions", {"prompt": "new"}, 1, steps=0)  # waits, too
+    service.wait_for(lambda: service.link.parked == 3)
+    service.run(setattr, service.engine, "held", False)
+    service.run(service.engine.step_on)
+    texts = [answer().json()["choices"][0]["text"] for answer in (*answers, late)]
+    assert texts == [TEXT] * 4
+    assert service.link.in_flight == 0
 
 
 def test_an_engine_that_ends_gives_its_requests_back(service):

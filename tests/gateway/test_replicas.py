@@ -12,7 +12,7 @@ from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.page_record import PageRecord
 from firelane.gateway.engines.policies import PageAware
-from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.recovery import MOST_LOSSES, PROGRESS_TOKENS, SOLO_DEATHS, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.routing import Router
 from firelane.wire.cache_events import PageChanges, numbers_bytes
@@ -393,3 +393,57 @@ def test_a_lone_engine_is_not_asked_for_its_pages_until_there_is_another():
         await until(lambda: one.tells_pages and scene.engines[1].tells_pages)
 
     play(scenario, count=1, router=Router.of("page-aware"))
+
+
+def test_a_suspect_that_is_accused_has_one_of_two_engines_alone():
+    """What that engine had goes to the other one, which takes what is new, too, until the trial is over."""
+
+    async def scenario(scene):
+        made = [await scene.submit() for _ in range(4)]
+        accused = next(iter(scene.engines[0].running))
+        flight = scene.links[0]._delivery.flights[accused]
+        scene.set._parked.accuse(scene.links[0].take_back(1))
+        scene.set._parked.try_next()
+        await until(lambda: [accused] in scene.where())
+        alone = scene.where().index([accused])
+        made.append(await scene.submit())
+        await until(lambda: sum(map(len, scene.where())) == 5)
+        assert len(scene.where()[1 - alone]) == 4
+        for _ in range(PROGRESS_TOKENS + 1):
+            scene.engines[alone].step()
+        await until(lambda: len(flight.tokens) > PROGRESS_TOKENS)
+        made.append(await scene.submit())
+        assert len(scene.where()[alone]) == 2
+        await scene.finish(*(sink for _, sink in made))
+        assert [sink.tokens for _, sink in made] == [ANSWER] * 6
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_of_200_streams_with_one_that_kills_one_fails(count):
+    """Engines that die at the first token of the poisonous one; all others end with their own answers."""
+
+    async def scenario(scene):
+        made = [await scene.submit(tokens=1 + i % 3) for i in range(200)]
+        poison, told = made[117]
+        while told.error is None:
+            for index, engine in enumerate(scene.engines):
+                if scene.links[index].state is not LinkState.READY:
+                    await scene.bring_up(index)
+                running = poison in engine.running
+                engine.step()
+                await asyncio.sleep(0.002)
+                if running:
+                    engine.die()
+                    await until(lambda at=index: scene.links[at].state is LinkState.DEAD)
+        assert told.error.code == "engine_died_repeatedly"
+        for index, link in enumerate(scene.links):
+            if link.state is not LinkState.READY:
+                await scene.bring_up(index)
+        innocent = [sink for request, sink in made if request != poison]
+        await scene.finish(*innocent)
+        assert all(sink.error is None and sink.tokens == ANSWER for sink in innocent)
+        assert scene.set.deaths <= MOST_LOSSES + 1 + SOLO_DEATHS
+
+    play(scenario, count=count)

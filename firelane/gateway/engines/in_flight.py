@@ -57,11 +57,11 @@ class InFlight:
     """One submitted request.
 
     tokens: its output so far. reported: last position whose log-probability the sink has. told: the sink
-    knows that it has started. running: its present engine has begun it. proofs, deaths, losses: of engines,
-    without progress between them (Resume tells them apart). kept: tokens at the last loss. parked_s: since
-    when it has no engine; resumed_at: tokens that it had when it lost its last one. hands_over: its present
-    engine draws one token alone, next_engine goes on; pages_at: that has pages of its prompt, once one has;
-    pages_address: as in NewRequest, of that one.
+    knows that it has started. running: its present engine has begun it. proofs, deaths, losses, solo_deaths:
+    of engines, without progress between them (Resume tells them apart). kept: tokens at the last loss.
+    parked_s: since when it has no engine; resumed_at: tokens that it had when it lost its last one.
+    hands_over: its present engine draws one token alone, next_engine goes on; pages_at: that has pages of its
+    prompt, once one has; pages_address: as in NewRequest, of that one.
     session: those of one share prefixes; empty where it has none. cached_tokens: of its prompt, likely in its
     engine's cache. chunk_tokens: as in NewRequest, at its present engine.
     """
@@ -84,6 +84,7 @@ class InFlight:
         "running",
         "session",
         "sink",
+        "solo_deaths",
         "tokens",
         "told",
     )
@@ -97,7 +98,8 @@ class InFlight:
         self.reported = 0
         self.told = self.running = self.hands_over = False
         self.pages_at = self.pages_address = self.next_engine = ""
-        self.proofs = self.deaths = self.losses = self.kept = self.resumed_at = 0
+        self.proofs = self.deaths = self.losses = self.solo_deaths = 0
+        self.kept = self.resumed_at = 0
         self.parked_s = 0.0
 
     @property

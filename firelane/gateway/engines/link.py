@@ -10,7 +10,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from firelane.child_process.state import ProcessState, UnknownProcess
+from firelane.child_process.ending import is_own_doing
+from firelane.child_process.state import ProcessState, UnknownProcess, code_of
 from firelane.gateway.engines.children import NO_BEAT
 from firelane.gateway.engines.connection import Connection
 from firelane.gateway.engines.delivery import Delivery
@@ -49,6 +50,8 @@ from firelane.wire.frames import (
 )
 
 log = logging.getLogger(__name__)
+STUCK_S = 5.0
+"""A step of such an age is what hangs, where the engine is given up; else its whole process is stopped."""
 
 
 class EngineLink:
@@ -58,11 +61,11 @@ class EngineLink:
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
     kill the process; `process` tells how the system runs it. A request that has left an engine never comes
     back to the same process: tokens still on their way from there cannot be taken for those of its next life.
-    is_shared: other gateways have connections to it; is_remote: it is on another host. prefill_tokens: likely
-    left, as of the last frame, of uncached prompts that have not drawn yet; queued: of all of these, by
-    tenant. sequences: in flight here, also for other gateways, as far as told. role (unless assigned),
-    engine_id, kv_tokens: as in Ready; so is pages_address, but "" of an engine here, whose peers are
-    connected already.
+    is_shared: other gateways have connections to it; has_crashed: the engine that ended last did so by
+    itself; is_remote: it is on another host. prefill_tokens: likely left, as of the last frame, of uncached
+    prompts that have not drawn yet; queued: of all of these, by tenant. sequences: in flight here, also for
+    other gateways, as far as told. role (unless assigned), engine_id, kv_tokens: as in Ready; so is
+    pages_address, but "" of an engine here, whose peers are connected already.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class EngineLink:
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.assigned_role, self.role, self.engine_id, self.pages_address = "", "both", "", ""
-        self.has_served = self.is_shared = self.is_remote = False
+        self.has_served = self.has_crashed = self.is_shared = self.is_remote = False
         self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
         self.queued: TenantLoad | None = None
         self.step_ms = self.token_ms = 0.0
@@ -154,7 +157,8 @@ class EngineLink:
             self.lose("another engine takes its place")
         self.state, self.reason = LinkState.STARTING, "the engine is starting"
         self.progress = self.failed = self.asleep = None
-        self.has_served, self.is_remote = False, is_remote
+        self.has_served = self.has_crashed = False
+        self.is_remote = is_remote
         self._set_ready(None)
 
     def submit(self, flight: InFlight) -> None:
@@ -230,6 +234,7 @@ class EngineLink:
         if self._connection is None:
             return
         log.error("engine_hangs replica=%s reason=%r", self.name, reason)
+        self.has_crashed = self.beat.age_s > STUCK_S
         if self.on_hang is not None:
             self.on_hang(reason)
         self._detach()
@@ -371,10 +376,19 @@ class EngineLink:
         if self.owner is not None:
             self.owner.on_returned(self, flights)
 
+    @property
+    def _ended_by_itself(self) -> bool:
+        """The engine has crashed: no other process ended it. One that says why it ends may have lost a
+        process of its own that another one killed."""
+        if self.failed is not None or self.ready is None or self.is_remote:
+            return False
+        return is_own_doing(code_of(self.ready.pid))
+
     def lose(self, reason: str, *, is_closed: bool = True) -> None:
         """The connection is gone, and all that is in flight. is_closed: as in Receiver, not by a network."""
         self._connection = None
         self._watch.end()
+        self.has_crashed = self.has_crashed or self._ended_by_itself
         self.state, self.asleep = LinkState.DEAD, None
         self._set_ready(None)
         self.reason = self.failed.message if self.failed else reason

@@ -13,6 +13,9 @@ PROGRESS_TOKENS = 4
 
 NEXT_IN_QUEUE = 16
 ENOUGH_PROOFS = 2
+SOLO_DEATHS = 3
+"""Engines that died while they had the accused alone, where another process may have killed them. An engine
+that crashed, or whose step hung, ended by what it computed: one is enough."""
 MOST_DEATHS = 3
 """One more: an engine that had not begun a request may have been killed together with the one before."""
 MOST_LOSSES = 6
@@ -22,12 +25,31 @@ MOST_UNSEEN = 24
 
 @dataclass(slots=True)
 class Verdict:
-    """resume: at once. alone: one after the other, each while no other of them is with an engine: one of them
-    may have killed the engine. fail: by their error."""
+    """resume: at once. one_by_one: each while no other of them is with an engine: one of them may have killed
+    the engine. alone: with an engine that has nothing else meanwhile. fail: by their error."""
 
     resume: list[InFlight] = field(default_factory=list[InFlight])
+    one_by_one: list[InFlight] = field(default_factory=list[InFlight])
     alone: list[InFlight] = field(default_factory=list[InFlight])
     fail: list[tuple[InFlight, FirelaneError]] = field(default_factory=list[tuple[InFlight, FirelaneError]])
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of an engine, as the gateway knows of it.
+
+    reason: in words for people.
+    on_trial: the request that was resumed on trial; None: there is none.
+    is_alone: that engine had nothing but this request, as far as is known.
+    is_crash: the engine ended by what it computed: no other process killed it.
+    is_seen: its end was seen; else it may live behind a network that failed.
+    """
+
+    reason: str
+    on_trial: InFlight | None = None
+    is_alone: bool = False
+    is_crash: bool = False
+    is_seen: bool = True
 
 
 class Recovery(Protocol):
@@ -36,11 +58,8 @@ class Recovery(Protocol):
         """Requests are taken and kept while an engine is started again."""
         ...
 
-    def judge(
-        self, lost: list[InFlight], on_trial: InFlight | None, reason: str, *, is_seen: bool = True
-    ) -> Verdict:
-        """The verdict on the requests of an engine that died. on_trial: the one that was resumed alone.
-        is_seen: its end was seen; else it may live behind a network that failed."""
+    def judge(self, lost: list[InFlight], death: Death) -> Verdict:
+        """The verdict on the requests of an engine that died."""
         ...
 
 
@@ -49,60 +68,62 @@ class NoRecovery:
 
     waits = False
 
-    def judge(
-        self, lost: list[InFlight], on_trial: InFlight | None, reason: str, *, is_seen: bool = True
-    ) -> Verdict:
-        del on_trial, is_seen
-        error = EngineDeadError(f"the engine ended while the request was in flight: {reason}")
+    def judge(self, lost: list[InFlight], death: Death) -> Verdict:
+        error = EngineDeadError(f"the engine ended while the request was in flight: {death.reason}")
         return Verdict(fail=[(flight, error) for flight in lost])
 
 
 class Resume:
-    """Requests go on with another engine, unless it is proven that they kill. What counts against a request
+    """Requests go on with another engine, unless a trial proves that they kill. What makes a request suspect
     are deaths at one place, with no more than PROGRESS_TOKENS between them:
 
     - proofs: of engines that had said that they have begun it, or that died while it was on trial;
     - deaths: of engines that may have been in its first step: the next few of the queue, too;
     - losses: of all engines that had it: the order of a queue is its own affair.
 
-    Enough of any of them make a suspect. Suspects go on one at a time, each on trial; the one that is on
-    trial at a death fails. A single suspect with enough proofs fails at once. An engine that is out of sight
-    is a loss alone, and its requests fail after MOST_UNSEEN of them.
+    Suspects go on one at a time, each on trial until it has gone past the place. The one that is on trial
+    when an engine dies is accused: it goes on alone, at an engine that has nothing else. It fails when
+    engines die that have it alone: one that crashed, or SOLO_DEATHS that were perhaps killed by another
+    process. Nobody else ever fails. An engine that is out of sight is a loss alone, and its requests fail
+    after MOST_UNSEEN of them.
     """
 
     waits = True
 
-    def judge(
-        self, lost: list[InFlight], on_trial: InFlight | None, reason: str, *, is_seen: bool = True
-    ) -> Verdict:
+    def judge(self, lost: list[InFlight], death: Death) -> Verdict:
         for flight in lost:
             _forget_after_progress(flight)
-        _count(lost, on_trial, is_seen)
+        _count(lost, death)
         verdict = Verdict()
         for flight in lost:
-            (verdict.alone if _is_suspect(flight) else verdict.resume).append(flight)
-        guilty = _guilty(verdict.alone, on_trial) if is_seen else _lost_too_often(verdict.alone)
-        if guilty is not None:
-            verdict.alone.remove(guilty)
-            verdict.fail.append((guilty, _refusal(guilty, reason)))
+            if not _is_suspect(flight):
+                verdict.resume.append(flight)
+            elif _is_guilty(flight, death):
+                verdict.fail.append((flight, _refusal(flight, death.reason)))
+            elif flight is death.on_trial and death.is_seen:
+                verdict.alone.append(flight)
+            else:
+                verdict.one_by_one.append(flight)
         return verdict
 
 
 def _forget_after_progress(flight: InFlight) -> None:
     if len(flight.tokens) - flight.kept > PROGRESS_TOKENS:
-        flight.proofs = flight.deaths = flight.losses = 0
+        flight.proofs = flight.deaths = flight.losses = flight.solo_deaths = 0
     flight.kept = len(flight.tokens)
 
 
-def _count(lost: list[InFlight], on_trial: InFlight | None, is_seen: bool) -> None:
+def _count(lost: list[InFlight], death: Death) -> None:
     next_in_queue = NEXT_IN_QUEUE
     for flight in lost:
         flight.losses += 1
-        if not is_seen:
+        if not death.is_seen:
             continue
-        proven = flight.running or flight is on_trial
+        is_tried = flight is death.on_trial
+        proven = flight.running or is_tried
         flight.proofs += proven
         flight.deaths += proven or next_in_queue > 0
+        flight.solo_deaths += is_tried and death.is_alone
         next_in_queue -= not flight.running
 
 
@@ -110,14 +131,11 @@ def _is_suspect(flight: InFlight) -> bool:
     return flight.proofs >= ENOUGH_PROOFS or flight.deaths >= MOST_DEATHS or flight.losses >= MOST_LOSSES
 
 
-def _guilty(suspects: list[InFlight], on_trial: InFlight | None) -> InFlight | None:
-    if on_trial in suspects:
-        return on_trial
-    return suspects[0] if len(suspects) == 1 and suspects[0].proofs >= ENOUGH_PROOFS else None
-
-
-def _lost_too_often(suspects: list[InFlight]) -> InFlight | None:
-    return next((flight for flight in suspects if flight.losses >= MOST_UNSEEN), None)
+def _is_guilty(suspect: InFlight, death: Death) -> bool:
+    if not death.is_seen:
+        return suspect.losses >= MOST_UNSEEN
+    needed = 1 if death.is_crash and death.is_alone else SOLO_DEATHS
+    return suspect is death.on_trial and suspect.solo_deaths >= needed
 
 
 def _refusal(guilty: InFlight, reason: str) -> RequestError:

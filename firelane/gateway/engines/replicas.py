@@ -24,7 +24,7 @@ from firelane.gateway.engines.in_flight import InFlight, Sink
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.parked import ParkedRequests
-from firelane.gateway.engines.recovery import NoRecovery, Recovery
+from firelane.gateway.engines.recovery import Death, NoRecovery, Recovery
 from firelane.gateway.engines.routing import Router
 from firelane.gateway.engines.sizes import add_counters, add_stats, together
 from firelane.gateway.engines.waiters import Waiters
@@ -77,6 +77,8 @@ class ReplicaSet:
         self._before = EngineStats()  # counters of engines that have gone
         self._parked = ParkedRequests(self, parked_s)
         self._closed = False
+        self._alone: EngineLink | None = None
+        """Engine that has a request alone, on trial: it gets no other one."""
         self._waiters = Waiters()
         self.children = EngineChildren(lambda: self.links)
         self._hurries = False
@@ -269,7 +271,8 @@ class ReplicaSet:
         self._route(flight, [link for link in self.serving if link.takes(flight)])
 
     def _route(self, flight: InFlight, serving: list[EngineLink]) -> None:
-        admitted = self._ejection.admitted(serving, time.monotonic())
+        shared = [link for link in serving if link is not self._alone]
+        admitted = self._ejection.admitted(shared, time.monotonic())
         route = self._router.route(flight, admitted)
         if route is not None:
             then = route.next_link
@@ -299,6 +302,22 @@ class ReplicaSet:
     def send_again(self, flight: InFlight) -> None:
         self.resumed += 1
         self._send(flight)
+
+    def send_alone(self, flight: InFlight) -> bool:
+        takers = [link for link in self.serving if link.takes(flight)]
+        if not takers:
+            return False
+        self._alone = link = min(takers, key=lambda one: one.in_flight)
+        self.resumed += 1
+        self._resume(link.take_back(link.in_flight))
+        flight.hands_over = False
+        link.submit(flight)
+        return True
+
+    def share_again(self) -> None:
+        self._alone = None
+        for flight in self._parked.take():
+            self._send(flight)
 
     # ---- called by links
 
@@ -334,6 +353,7 @@ class ReplicaSet:
             one.follow_pages()
 
     def _send_parked(self) -> None:
+        self._parked.try_next()
         for flight in self._parked.take():
             self._send(flight)
         self._parked.try_next()
@@ -352,16 +372,22 @@ class ReplicaSet:
         self._before = add_counters(self._before, link.stats)
         self.children.gone(link)
         self._resize()
-        verdict = self._recovery.judge(lost, self._parked.on_trial, reason, is_seen=is_seen)
+        is_alone, self._alone = link is self._alone, None if link is self._alone else self._alone
+        is_alone = is_alone and not (link.is_shared and link.sequences > 1)
+        death = Death(reason, self._parked.on_trial, is_alone, link.has_crashed, is_seen)
+        verdict = self._recovery.judge(lost, death)
         for flight, error in verdict.fail:
             flight.fail(error)
-        if verdict.resume or verdict.alone:
+        suspects = [*verdict.alone, *verdict.one_by_one]
+        if verdict.resume or suspects:
             log.warning(
                 "requests_resumed replica=%s count=%d tokens=%d one_by_one=%d failed=%d reason=%r",
                 *(link.name, len(verdict.resume), sum(flight.prompt_tokens for flight in verdict.resume)),
-                *(len(verdict.alone), len(verdict.fail), reason),
+                *(len(suspects), len(verdict.fail), reason),
             )
-        self._parked.suspect(verdict.alone)
+        self._parked.accuse(verdict.alone)
+        self._parked.suspect(verdict.one_by_one)
+        self._parked.try_next()
         self._resume(verdict.resume)
         self._parked.try_next()
 
