@@ -226,3 +226,18 @@ def test_schemas_that_the_format_cannot_hold_are_refused():
         assert chat.ask(tools=[tool]).grammar is None
         with pytest.raises(RequestError, match="'maxProperties' in the schema of 'f'"):
             chat.ask(tools=[tool], tool_choice="required")
+
+
+def test_calls_of_an_unknown_format_are_content():
+    """Tools are told as the template has it; a call that must come cannot be promised."""
+    unknown = TEMPLATES["hermes"].replace("<tool_call>", "<<").replace("</tool_call>", ">>")
+    with chatting(unknown) as chat:
+        asked = chat.ask(tools=[TOOL])
+        assert '"name": "f"' in asked.text
+        assert asked.grammar is None
+        assert chat.assistant.abilities == ["thinking"]
+        with pytest.raises(RequestError, match="name it with --tool-parser"):
+            chat.ask(tools=[TOOL], tool_choice="required")
+    refused = pytest.raises(RequestError, match="started with --tool-parser none")
+    with chatting(unknown, tool_parser="none") as chat, refused:
+        chat.ask(tools=[TOOL], tool_choice="required")
