@@ -81,9 +81,8 @@ def with_embedded(name: str) -> Callable[[Place], str]:
     """In front of the embedded model: url, name of the model, its directory."""
 
     def run(place: Place) -> str:
-        from firelane.weights.sources import EMBEDDED
-
         from firelane.bench.server import ServerProcess
+        from firelane.sources.resolve import EMBEDDED
 
         with ServerProcess([]) as server:
             return place.script(name, server.url, "firelane-embedded", str(EMBEDDED))

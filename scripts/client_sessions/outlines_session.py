@@ -10,12 +10,12 @@ from typing import Literal
 import openai
 import outlines
 from outlines.types import CFG, Regex
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Point(BaseModel):
     name: Literal["a", "b"]
-    x: int
+    x: int = Field(ge=0, le=99)
 
 
 GRAMMAR = 'root ::= ("ab" | "cd") [0-9]'
