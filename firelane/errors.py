@@ -33,18 +33,22 @@ from __future__ import annotations
 
 MOST_CHARACTERS = 2000
 """Of a message."""
+STEERING = (*range(9), 11, 12, *range(14, 32), *range(127, 160))
+"""Control characters but tab, line feed and carriage return: they would steer a terminal."""
+CONTROLS = {number: f"\\x{number:02x}" for number in STEERING} | {10: " ", 13: " "}
+"""What is written in place of them, and of the ends of lines."""
 
 
 class FirelaneError(Exception):
     """Base of all errors raised on purpose. `exit_code` is what a command ends with. The message is one line
-    of bearable length, whatever names out of a model or a request are in it. `status` is the HTTP status of
-    a request that it ends."""
+    of bearable length, without control characters, whatever names out of a model or a request are in it.
+    `status` is the HTTP status of a request that it ends."""
 
     exit_code = 1
     status = 500
 
     def __str__(self) -> str:
-        text = super().__str__().replace("\r", " ").replace("\n", " ")
+        text = super().__str__().translate(CONTROLS)
         if len(text) <= MOST_CHARACTERS:
             return text
         return f"{text[: MOST_CHARACTERS // 2]} [...] {text[-MOST_CHARACTERS // 2 :]}"

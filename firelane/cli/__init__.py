@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import re
 import sys
@@ -79,8 +80,10 @@ class _Parser(argparse.ArgumentParser):
     """Parser that asks for the option or command that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
+        """Two lines: what is wrong, and where all options are told."""
         choice = INVALID_COMMAND.search(message)
-        super().error(message + (_meant(choice[1], COMMAND_NAMES) if choice else ""))
+        meant = _meant(choice[1], COMMAND_NAMES) if choice else ""
+        self.exit(2, f"{self.prog}: error: {message}{meant}\nusage: {self.prog} --help tells the options\n")
 
     def own_options(self) -> list[str]:
         return [name for action in self._actions for name in action.option_strings]
@@ -120,7 +123,7 @@ def build_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"firelane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in zip(COMMAND_NAMES, COMMANDS, strict=True):
-        summary = (command.__doc__ or "").partition("\n")[0]
+        summary = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
         sub = commands.add_parser(name, help=summary, description=summary)
         command.add_arguments(sub)
         sub.set_defaults(run=command.run)
@@ -129,25 +132,48 @@ def build_parser() -> _Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. A FirelaneError ends as one line on standard error."""
-    arguments = _parse(argv)
-    from firelane import env
-    from firelane.storage import WRITTEN_BY_OTHERS, keep_from_others
-
-    keep_from_others(WRITTEN_BY_OTHERS)
+    """Run one command; returns its exit code. A FirelaneError, or one of the system, ends as one line on
+    standard error."""
+    _write_anything()
     try:
-        environment = env.read()
-        for name in env.unknown():
-            print(f"firelane: warning: environment variable {name} means nothing here", file=sys.stderr)
-        return arguments.run(arguments, environment)
+        return _run(_parse(argv))
     except FirelaneError as error:
-        if env.shows_tracebacks():
-            raise
-        print(f"firelane: error: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output went away (`| head`). The interpreter must not try to flush what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _failed(error, FirelaneError(f"{where}{error.strerror or error}"))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from firelane import env
+    from firelane.storage import WRITTEN_BY_OTHERS, keep_from_others
+
+    keep_from_others(WRITTEN_BY_OTHERS)
+    environment = env.read()
+    for name in env.unknown():
+        print(f"firelane: warning: environment variable {name} means nothing here", file=sys.stderr)
+    return arguments.run(arguments, environment)
+
+
+def _failed(error: Exception, told: FirelaneError | None = None) -> int:
+    """The exit code, after the error's line. told: in place of an error that has no such line."""
+    from firelane import env
+
+    if env.shows_tracebacks():
+        raise error
+    told = told or (error if isinstance(error, FirelaneError) else FirelaneError(str(error)))
+    print(f"firelane: error: {told}", file=sys.stderr)
+    return told.exit_code
+
+
+def _write_anything() -> None:
+    """Have output in an encoding that lacks a character show its number, in place of an end by an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -65,7 +65,9 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-requests", type=options.positive_int, default=1000, metavar="N", help="default: 1000"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals")
+    parser.add_argument(
+        "--seed", type=options.count, default=0, metavar="N", help="of lengths, prompts and arrivals"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_host)
 

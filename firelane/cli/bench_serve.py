@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", metavar="PATH", help="default: /v1/completions; of chats: /v1/chat/...")
     parser.add_argument("--model", help="name to ask for (default: the server's first)")
     parser.add_argument("--api-key", default="", help="sent as bearer token")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals")
+    parser.add_argument(
+        "--seed", type=options.count, default=0, metavar="N", help="of lengths, prompts and arrivals"
+    )
     _add_data(parser.add_argument_group("data set"))
     _add_traffic(parser.add_argument_group("traffic"))
     _add_sampling(parser.add_argument_group("sampling"))
@@ -64,7 +66,11 @@ def _add_data(group: Any) -> None:
         "--random-output-len", type=options.positive_int, default=128, metavar="N", help="tokens"
     )
     group.add_argument(
-        "--random-range-ratio", type=float, default=0.0, metavar="R", help="lengths vary by 1 ± R"
+        "--random-range-ratio",
+        type=options.real(0, 1),
+        default=0.0,
+        metavar="R",
+        help="lengths vary by 1 ± R",
     )
     group.add_argument(
         "--random-prefix-len", type=options.count, default=0, metavar="N", help="tokens that prompts share"
@@ -115,7 +121,7 @@ def _add_traffic(group: Any) -> None:
 
 
 def _add_sampling(group: Any) -> None:
-    group.add_argument("--temperature", type=float, default=0.0, metavar="X", help="default: 0")
+    group.add_argument("--temperature", type=options.real(0, 2), default=0.0, metavar="X", help="default: 0")
     group.add_argument(
         "--ignore-eos", action="store_true", help="answers of full length (always, but for sharegpt)"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from firelane.cli import options
 from firelane.cli.sampling_options import add_sampling, given_sampling
+from firelane.errors import STEERING
 
 if TYPE_CHECKING:
     from firelane.cli.chat_source import Source
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 HISTORY = "chat_history"
 HISTORY_LINES = 1000
-HIDDEN = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)))
+HIDDEN = dict.fromkeys(STEERING)
 """Control characters of an answer, which would steer the terminal; not tab, new line and carriage return."""
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"

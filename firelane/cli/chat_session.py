@@ -189,13 +189,14 @@ class Session:
     def _save(self, rest: str) -> None:
         whole = {"model": self._source.name, "system": self.system, "messages": self.messages}
         try:
-            Path(rest).expanduser().write_text(json.dumps(whole, ensure_ascii=False, indent=2) + "\n")
+            text = json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
+            Path(rest).expanduser().write_text(text, encoding="utf-8")
         except OSError as error:
             raise FirelaneError(f"/save {rest}: {error.strerror}") from error
 
     def _load(self, rest: str) -> None:
         try:
-            whole = json.loads(Path(rest).expanduser().read_text())
+            whole = json.loads(Path(rest).expanduser().read_text(encoding="utf-8"))
             messages = [_message(one) for one in whole["messages"]]
             system = str(whole.get("system", ""))
         except OSError as error:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from firelane.cli.node_client import UNAUTHORIZED, key_advice
 from firelane.errors import MachineError, RequestError, UsageError
 from firelane.text.deltas import Content, Delta, Reasoning
 
@@ -122,6 +123,8 @@ class ServerSource:
         connection.request(method, self._path + path, body, self._headers)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
+            if answer.status == UNAUTHORIZED:
+                raise UsageError(key_advice(self._headers.get("authorization", ""), "OPENAI_API_KEY"))
             raise RequestError(_reason(answer.status, answer.read(ERROR_BYTES)))
         return answer
 

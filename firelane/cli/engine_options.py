@@ -7,7 +7,7 @@ import argparse
 import logging
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli.options import positive_float, positive_int
+from firelane.cli.options import positive_float, processes
 from firelane.cli.travelling_pages import check_travelling
 from firelane.errors import UsageError
 from firelane.gateway.routing_names import PAGE_AWARE, ROUTING
@@ -25,7 +25,7 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("replicas and recovery")
     group.add_argument(
         "--replicas",
-        type=positive_int,
+        type=processes,
         default=1,
         metavar="N",
         help="engines behind this gateway, each with its share of the cores and of the KV cache "
@@ -34,7 +34,7 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     for role, does in (("prefill", "compute prompts"), ("decode", "go on from there")):
         group.add_argument(
             f"--{role}",
-            type=positive_int,
+            type=processes,
             metavar="N",
             help=f"in place of --replicas: engines that {does}; --prefill and --decode go together",
         )

@@ -7,7 +7,7 @@ import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli.options import GIB, count, port, positive_float, positive_int
+from firelane.cli.options import GIB, port, positive_float, positive_int
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-connections",
-        type=count,
-        default=0,
+        type=positive_int,
         metavar="N",
         help="open connections before others get status 503 (default: what the limit of open files allows)",
     )
@@ -222,7 +221,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "drain_s": arguments.drain_timeout,
         "tls": _tls_files(arguments.tls_cert, arguments.tls_key),
         "max_queue_age_s": arguments.max_queue_age_s,
-        "max_connections": arguments.max_connections,
+        "max_connections": arguments.max_connections or 0,
         "log_prompts": arguments.log_prompts,
         "metrics_port": arguments.metrics_port,
         "otlp_endpoint": _otlp_endpoint(arguments.otlp_endpoint),

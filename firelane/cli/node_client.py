@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from firelane.cli.progress import Progress
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+UNAUTHORIZED = 401
 ANSWER_S = 30.0
 """For the answer itself, beside what it may wait for."""
 FORGET_S = 600.0
@@ -133,6 +134,15 @@ def report(arguments: argparse.Namespace) -> list[str]:
     return [*(line.rstrip() for line in lines), f"memory {_gib(found['used_bytes'])}{of}"]
 
 
+def key_advice(key: str, how: str = "--api-key, or OPENAI_API_KEY") -> str:
+    """The words for a server that refuses a key, or that there is none."""
+    return (
+        f"the server knows no such key: check {how}"
+        if key
+        else f"the server asks for a key: give it with {how}"
+    )
+
+
 def _gib(nbytes: int) -> str:
     return f"{nbytes / GIB:.2f} GiB"
 
@@ -167,13 +177,16 @@ def _opened(
         with opener.open(request, timeout=within_s) as answer:
             yield answer
     except urllib.error.HTTPError as error:
-        raise FirelaneError(_message(error)) from error
+        raise FirelaneError(_message(error, key)) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise MachineError(f"{url}: no node answers there ({reason}): give --url") from error
+        advice = "start one, or give --url" if url == DEFAULT_URL else "is it running there?"
+        raise MachineError(f"{url}: no node answers there ({reason}): {advice}") from error
 
 
-def _message(error: HTTPError) -> str:
+def _message(error: HTTPError, key: str) -> str:
+    if error.code == UNAUTHORIZED:
+        return key_advice(key)
     try:
         said = json.load(error)["error"]
         return said if isinstance(said, str) else said["message"]

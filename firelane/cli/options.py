@@ -38,6 +38,8 @@ def real(least: float, most: float = MOST_REAL) -> Callable[[str], float]:
 
 
 positive_int, count = whole(1), whole(0)
+processes = whole(1, 256)
+thread_count = whole(1, 4096)
 
 
 def positive_float(text: str) -> float:
@@ -63,7 +65,7 @@ def _number(text: str, kind: Callable[[str], T], what: str) -> T:
 
 def _within(text: str, value: N, least: float, most: float) -> N:
     if value > most:
-        raise argparse.ArgumentTypeError(f"{text} is more than {most:,g}, the most that is taken")
+        raise argparse.ArgumentTypeError(f"{text} is more than {most:,.12g}, the most that is taken")
     if not value >= least:
         raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
     return value
@@ -119,7 +121,7 @@ def add_kv_cache_dtype(parser: Any) -> None:
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=positive_int, metavar="N", help="default: all cores")
+    parser.add_argument("--threads", type=thread_count, metavar="N", help="default: all cores")
 
 
 def threads(arguments: argparse.Namespace) -> int:
@@ -134,7 +136,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     machine."""
     group = parser.add_argument_group("engine")
     group.add_argument(
-        "--threads", type=positive_int, metavar="N", help="compute threads (default: all cores)"
+        "--threads", type=thread_count, metavar="N", help="compute threads (default: all cores)"
     )
     _add_ranks(group)
     _add_sizes(group)

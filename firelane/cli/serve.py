@@ -61,7 +61,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     )
     server.add_argument(
         "--gateways",
-        type=options.positive_int,
+        type=options.processes,
         default=1,
         metavar="N",
         help="gateway processes that share the port (default: %(default)s)",
@@ -299,4 +299,7 @@ def served_name(model: str | None) -> str:
     if "://" in model:
         return Path(model).name.removesuffix(".gguf")
     path = Path(model).expanduser()
-    return path.resolve().name if path.is_dir() else path.stem if path.is_file() else model
+    try:
+        return path.resolve().name if path.is_dir() else path.stem if path.is_file() else model
+    except OSError:
+        return model  # whoever opens it says why it cannot be

@@ -114,12 +114,24 @@ def resolve_limits(
     limits = replace(limits, max_model_len=longest)
     most = len(model.spans) * limits.blocks_per_seq * limits.max_num_seqs
     limits = replace(limits, num_blocks=min(pages, most))
+    _tell_less(config, budget, limits.num_blocks * page_bytes + state_bytes, free_bytes)
     if limits.num_blocks * page_bytes + state_bytes > free_bytes:
         raise OutOfMemoryError(
             f"--kv-cache-gib {budget / GIB:.2f}: {free_bytes / GIB:.2f} GiB of memory are free beside the "
             "weights and the buffers of a step; lower it, or leave it out"
         )
     return limits
+
+
+def _tell_less(config: ExecutorConfig, budget: int, used: int, free_bytes: int) -> None:
+    """A cache that is asked for and cannot be used is smaller; what was asked for beyond what there is was
+    likely a mistake."""
+    if config.kv_cache_bytes and used < budget and budget > free_bytes:
+        log.warning(
+            "--kv-cache-gib %.2f: %.2f GiB are taken, as much as max_num_seqs (%d) and max_model_len can "
+            "use; %.2f GiB of memory are free",
+            *(budget / GIB, used / GIB, config.max_num_seqs, free_bytes / GIB),
+        )
 
 
 def _with_states(limits: StepLimits, config: ExecutorConfig, budget: int) -> StepLimits:

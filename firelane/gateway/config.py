@@ -11,6 +11,9 @@ from firelane.errors import UsageError
 from firelane.gateway.engines.role_targets import RoleTargets
 from firelane.gateway.routing_names import PAGE_AWARE
 
+MOST_NAME = 256
+"""Characters of a served name."""
+
 MOST_GATEWAYS = 64
 
 
@@ -81,6 +84,15 @@ class ModelConfig:
     routing: str = PAGE_AWARE
     role_targets: RoleTargets | None = None
     shares_pages: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a name that no request could give, or that would break a line of the log."""
+        for name in (*self.names, *(alias for alias, _ in self.aliases)):
+            if not name.strip() or not name.isprintable() or len(name) > MOST_NAME:
+                raise UsageError(
+                    f"{name[:60]!r} cannot be a served name: give 1 to {MOST_NAME} printable characters with "
+                    "--served-model-name"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

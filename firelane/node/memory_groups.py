@@ -132,9 +132,9 @@ def delegated_groups(root: Path = Path("/")) -> MemoryGroups:
     try:
         top = _prepared(root)
     except _NotDelegatedError as reason:
-        log.info("engines have no memory limits of their own: %s", reason)
+        log.debug("engines have no memory limits of their own: %s", reason)
     except OSError as error:
-        log.info("engines have no memory limits of their own: %s: %s", error.filename, error.strerror)
+        log.debug("engines have no memory limits of their own: %s: %s", error.filename, error.strerror)
     else:
         log.info("each engine is limited to its share of memory, in a control group below %s", top)
         return DelegatedGroups(top)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from firelane.errors import UsageError
+from firelane.storage import read_regular
 
 Keys = tuple[str, ...]
+MOST_BYTES = 4 << 20
 _HEADER = re.compile(r"^\s*\[\[?(?P<name>[^\]]+)\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"^\s*(?P<name>(\"[^\"]*\"|'[^']*'|[\w.\s-])+?)\s*=")
 
@@ -22,7 +24,7 @@ class TomlFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            text = path.read_text()
+            text = read_regular(path, MOST_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             raise UsageError(f"{path}: cannot be read ({reason})") from error
@@ -30,6 +32,8 @@ class TomlFile:
             self.content: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path}: {_spelled(str(error))}") from error
+        except RecursionError as error:
+            raise UsageError(f"{path}: values are nested too deeply") from error
         self._lines: dict[Keys, int] = {}
         for number, keys in _places(text):
             self._lines.setdefault(keys, number)

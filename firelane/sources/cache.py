@@ -69,7 +69,7 @@ class NodeCache:
             with self._making(directory):
                 if not remote.is_whole(directory):
                     self.make_room(model.nbytes, keep=directory)
-                    remote.fetch(model, directory, allow_http=allow_http)
+                    _fetch(model, directory, allow_http=allow_http)
                 if whole:
                     _pull(model, directory, progress)
             remote.touch(directory)
@@ -84,19 +84,23 @@ class NodeCache:
         log.warning("%s; what was fetched before is taken", error)
         return known
 
-    def remove(self, source: str) -> int:
-        """Take away all that was made of a model; returns how many bytes. Raises ModelNotFoundError,
-        CacheError."""
+    def of(self, source: str) -> list[Entry]:
+        """All that was made of a model. Raises ModelNotFoundError where there is nothing."""
         found = [entry for entry in self.entries() if is_of(entry, source)]
         if not found:
-            raise ModelNotFoundError(f"{source}: nothing of it is in the cache; see `firelane cache list`")
+            named = source if source.strip() else f"{source!r} names no model"
+            raise ModelNotFoundError(f"{named}: nothing of it is in the cache; see `firelane cache list`")
+        return found
+
+    def remove(self, source: str) -> list[Entry]:
+        """Take away all that was made of a model; returns what that was. Raises ModelNotFoundError,
+        CacheError."""
+        found = self.of(source)
         used = next((entry for entry in found if self._is_used(entry)), None)
         if used is not None:
             raise CacheError(f"{source}: is used by a process ({used.path}): stop it first")
         with remote.cache_errors(found[0].path):
-            for entry in found:
-                _remove(entry)
-        return sum(entry.nbytes for entry in found)
+            return [entry for entry in found if _remove(entry)]
 
     def make_room(self, nbytes: int, *, keep: Path | None = None) -> None:
         """Take away what was used longest ago until `nbytes` more fit under the limit. Raises CacheError."""
@@ -132,6 +136,17 @@ class NodeCache:
                 log.info("another process fetches %s: waiting for it", directory.name)
         with locked(lock):
             yield
+
+
+def _fetch(model: RemoteModel, directory: Path, *, allow_http: bool) -> None:
+    """Nothing stays of a fetch that fails, but what was there before."""
+    is_new = not directory.exists()
+    try:
+        remote.fetch(model, directory, allow_http=allow_http)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def _is_pulled(directory: Path) -> bool:

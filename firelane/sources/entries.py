@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from firelane.sources.remote import url_key
 from firelane.weights.loader import SUFFIX
 from firelane.weights.remote import NAME, read_index
 from firelane.weights.source import Source
@@ -62,12 +63,25 @@ def packed_in(packed: Path, url_of: Mapping[str, str]) -> Iterator[Entry]:
 
 
 def is_of(entry: Entry, source: str) -> bool:
-    """Whether an entry was made of the model that a user calls `source`."""
-    if not entry.source:
+    """Whether an entry was made of the model that a user calls `source`: by its address, its hub id, its
+    directory, or, where nobody knows what it is of, by its own path. A name of nothing is no model's."""
+    name = source.strip().rstrip("/")
+    if not name:
         return False
-    if source.rstrip("/") in (entry.source, hub_id(entry.directory)):
+    if name in {entry.source, hub_id(entry.directory), str(entry.path)}:
         return True
-    return "://" not in source and str(Path(source).expanduser().resolve()) == entry.directory
+    if "://" in name:
+        return not entry.is_packed and entry.path.name.rpartition("-")[0] == url_key(name)
+    directory = _resolved(name)
+    return directory is not None and str(directory) == entry.directory
+
+
+def _resolved(name: str) -> Path | None:
+    """None of what no file can be named."""
+    try:
+        return Path(name).expanduser().resolve()
+    except (OSError, ValueError, RuntimeError):
+        return None
 
 
 def hub_id(directory: str) -> str:

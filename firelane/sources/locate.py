@@ -73,7 +73,9 @@ class Source:
         directory = None if self.is_address else self.locate()
         freed = 0
         with contextlib.suppress(ModelNotFoundError):  # nothing was packed, or fetched from a store
-            freed += NodeCache(self.cache_dir).remove(str(directory or self.text))
+            freed += sum(
+                entry.nbytes for entry in NodeCache(self.cache_dir).remove(str(directory or self.text))
+            )
         try:
             return freed + self._remove_from_hub()
         except OSError as error:

@@ -4,7 +4,9 @@ download.
 
 from __future__ import annotations
 
+import errno
 import re
+import stat
 from pathlib import Path
 
 from firelane import env
@@ -39,14 +41,17 @@ def resolve(
     """
     if model is None:
         return _checked(EMBEDDED)
+    if not model.strip():
+        raise ModelNotFoundError(f"{model!r} names no model: give a directory, a .gguf file, or a hub id")
     if is_address(model):
         return _of_store(parse(model), cache_dir, progress, whole=whole)
     path = Path(model).expanduser()
-    if path.is_dir():
+    mode = _mode(model, path)
+    if stat.S_ISDIR(mode):
         return _checked(path)
     if is_gguf(path):
         return model_directory(path, cache_dir or env.read().cache_dir)
-    if path.exists():
+    if mode:
         raise ModelNotFoundError(f"{model}: is a file; give a .gguf file, or the directory with config.json")
     hub_id, _, name = model.partition(":")
     if not HUB_ID.fullmatch(hub_id) or (":" in model and not FILE_NAME.fullmatch(name)):
@@ -57,6 +62,19 @@ def resolve(
     if name:
         return model_directory(download_gguf(hub_id, name, progress), cache_dir or env.read().cache_dir)
     return _checked(download(model, progress))
+
+
+def _mode(model: str, path: Path) -> int:
+    """The kind of a file, 0 where there is none, or none can be named so. Raises ModelNotFoundError where
+    that is not told."""
+    try:
+        return path.stat().st_mode
+    except ValueError:
+        return 0
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+            return 0
+        raise ModelNotFoundError(f"{model}: cannot be read ({error.strerror}): make it readable") from error
 
 
 def _of_store(address: Address, cache_dir: Path | None, progress: Progress, *, whole: bool) -> Path:
@@ -71,7 +89,7 @@ def _of_store(address: Address, cache_dir: Path | None, progress: Progress, *, w
 
 
 def _checked(directory: Path) -> Path:
-    if not (directory / "config.json").is_file():
+    if not stat.S_ISREG(_mode(str(directory), directory / "config.json")):
         raise ModelNotFoundError(
             f"{directory}: no config.json; give a model directory in Hugging Face layout"
         )

@@ -12,8 +12,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from firelane.errors import STEERING
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("text", "json")
+CONTROLS = {number: f"\\x{number:02x}" for number in STEERING} | {10: "\\n", 13: "\\r"}
+"""What is written in place of control characters."""
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -65,7 +69,7 @@ class LineFormatter(logging.Formatter):
         return self._time
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 the library's name
-        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+        return super().formatMessage(record).translate(CONTROLS)
 
 
 class JsonFormatter(logging.Formatter):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import firelane
-from firelane.cli import main
+from firelane.cli import COMMAND_NAMES, main, version
 from firelane.errors import FirelaneError, ModelNotFoundError
 
 
@@ -48,6 +48,17 @@ def test_help_loads_nothing_heavy() -> None:
         (["serve", "/no/such/model"], 1, "/no/such/model: no such directory"),
         (["program", "/no/such/model"], 1, "/no/such/model: no such directory"),
         (["generate", "/no/such/model", "--prompt", "x"], 1, "/no/such/model: no such directory"),
+        (["serve", ""], 1, "'' names no model"),
+        (["serve", "a/b/" + "c" * 300], 1, "no such directory"),
+        (["chat", "\x1b[31m/no"], 1, r"\x1b[31m/no: no such directory"),
+        (["serve", "--served-model-name", ""], 2, "'' cannot be a served name"),
+        (["serve", "--alias", "a\nb=x", "--served-model-name", "x"], 2, r"'a\nb' cannot be a served name"),
+        (["verify", "/proc/self/mem"], 1, "/proc/self/mem: is a file"),
+        (["node", "/dev/zero"], 2, "/dev/zero: cannot be read (not a regular file)"),
+        (["rm", "/"], 1, "/: nothing of it is in the cache"),
+        (["rm", ""], 1, "'' names no model"),
+        (["rm", "x", "--dry-run", "--url", "http://127.0.0.1:1"], 2, "--dry-run tells of this machine's"),
+        (["ps", "--url", "http://127.0.0.1:1"], 1, "no node answers there"),
         (["bench", "serve", "--url", "localhost"], 2, "--url localhost"),
         (["bench", "serve", "--url", "http://127.0.0.1:1"], 1, "is the server running there?"),
         (["bench", "offline", "--workload", "decode-2"], 2, "--workload decode-2: choose from decode-1"),
@@ -76,13 +87,21 @@ def test_errors_are_one_line(arguments: list[str], code: int, message: str) -> N
         ["generate"],
         ["bench"],
         ["bench", "serve", "--request-rate", "nan"],
+        ["serve", "--replicas", "300"],
+        ["serve", "--max-connections", "0"],
+        ["serve", "--kv-cache-gib", "1e300"],
+        ["chat", "--min-p", "1.5"],
+        ["generate", "--prompt", "a", "--temperature", "inf"],
     ],
     ids=" ".join,
 )
 def test_wrong_options_exit_with_2(arguments: list[str]) -> None:
     done = firelane_command(*arguments)
     assert done.returncode == 2
-    assert "usage: firelane" in done.stderr
+    first, second = done.stderr.splitlines()
+    assert ": error: " in first
+    assert second.startswith("usage: firelane")
+    assert second.endswith("--help tells the options")
 
 
 def test_nearly_known_environment_variable_is_refused() -> None:
@@ -103,6 +122,34 @@ def test_errors_are_one_line_of_bearable_length() -> None:
     assert "\n" not in text
     assert (text[:5], text[-3:]) == ("begin", "end")
     assert str(FirelaneError("short")) == "short"
+
+
+def test_errors_do_not_steer_the_terminal() -> None:
+    assert str(FirelaneError("tensor \x1b[2Ja\0b\x9bc\td")) == "tensor \\x1b[2Ja\\x00b\\x9bc\td"
+
+
+def test_any_output_can_be_written_where_the_encoding_is_not_utf_8() -> None:
+    for arguments in (["--help"], ["serve", "--help"], ["serve", "/nö"]):
+        done = firelane_command(*arguments, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+        assert "Traceback" not in done.stderr
+        assert done.returncode == (1 if "/nö" in arguments else 0)
+
+
+def test_errors_of_the_system_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def fail(*_: object) -> int:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr(version, "run", fail)
+    assert main(["version"]) == 1
+    assert capsys.readouterr().err == "firelane: error: /some/file: Permission denied\n"
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_summaries_are_whole_sentences(name: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    summary = " ".join(capsys.readouterr().out.partition("\n\n")[2].partition("\n\n")[0].split())
+    assert summary.endswith("."), summary
 
 
 def test_wrong_log_level_is_refused() -> None:

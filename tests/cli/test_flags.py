@@ -85,7 +85,7 @@ FLAGS = {
     "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens "
     "--activation-dtype",
     "pull": f"SOURCE {SERVER}",
-    "rm": f"SOURCE {SERVER}",
+    "rm": f"SOURCE --dry-run {SERVER}",
     "cache list": "",
     "cache forget-tenant": f"NAME --kv-disk --kv-disk-key-file {SERVER}",
     "doctor": "MODEL --json --save --verify",
@@ -195,3 +195,19 @@ def test_backends_are_those_that_there_are() -> None:
 def test_environment_variables() -> None:
     assert {env.PREFIX + name for name in env.KNOWN} == ENVIRONMENT
     assert {f.name.upper() for f in dataclasses.fields(env.Environment)} == set(env.KNOWN)
+
+
+def test_every_number_has_a_range() -> None:
+    """A bare type takes any number, infinity and those that no memory has room for among them."""
+    for name, parser in commands(build_parser()).items():
+        for action in parser._actions:
+            assert action.type not in (int, float), f"{name} {action.option_strings}"
+
+
+@pytest.mark.parametrize(
+    "read", [options.positive_int, options.count, options.positive_float, options.real(0)]
+)
+@pytest.mark.parametrize("text", ["1e300", "inf", "nan", "9" * 5000, "-1", "x", ""])
+def test_numbers_beyond_all_measure_are_refused(read, text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        read(text)

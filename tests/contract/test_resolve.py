@@ -53,6 +53,13 @@ def test_the_cache_takes_no_more_than_all_sequences_can_use() -> None:
     assert limits(GIB, kv_cache_bytes=GIB // 2).num_blocks == 4 * 512 // 16
 
 
+@pytest.mark.parametrize(("asked", "told"), [(900 * GIB, True), (2 * GIB, True), (GIB // 2, False)])
+def test_a_cache_larger_than_memory_that_is_not_needed_is_told(caplog, asked: int, told: bool) -> None:
+    limits(GIB, kv_cache_bytes=asked)
+    assert ("4) and max_model_len can use; 1.00 GiB of memory are free" in caplog.text) is told
+    assert (f"--kv-cache-gib {asked / GIB:.2f}" in caplog.text) is told
+
+
 def test_the_context_shrinks_to_what_fits_unless_it_was_asked_for() -> None:
     assert limits(10 * PAGE_BYTES).max_model_len == 160
     assert limits(10 * PAGE_BYTES, max_model_len=150).max_model_len == 150

@@ -150,7 +150,7 @@ def test_a_node_in_a_prepared_group_goes_on_there(own: Path, tmp_path: Path) -> 
     ],
 )
 def test_what_lacks_is_told(own: Path, tmp_path: Path, caplog, file: str, text: str, reason: str) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     (own / file).write_text(text)
     assert delegated_groups(tmp_path) is NO_GROUPS
     assert names(own) == []
@@ -167,7 +167,7 @@ def test_root_leaves_groups_alone_that_are_not_its_own(own: Path, tmp_path: Path
 
 
 def test_a_system_without_groups(tmp_path: Path, caplog) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     assert delegated_groups(tmp_path) is NO_GROUPS
     assert "no control groups of version 2" in caplog.text
 

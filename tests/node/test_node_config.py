@@ -100,6 +100,20 @@ def test_what_is_wrong_is_told_with_line_and_key(tmp_path: Path, text: str, mess
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000 + "]" * 5000, "a = " + "{b=" * 5000 + "1" + "}" * 5000])
+def test_deep_values_are_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"node\.toml: values are nested too deeply"):
+        read_config(path)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/proc"])
+def test_what_is_no_file_is_not_read(path: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_config(Path(path))
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_config(tmp_path / "none.toml")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from firelane.errors import CacheError, ModelNotFoundError
+from firelane.cli import main
+from firelane.errors import CacheError, ModelNotFoundError, StoreError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.sources import pull, remote
@@ -105,7 +106,9 @@ def test_remove(models: list[str], directory: Path) -> None:
     cache = NodeCache(directory)
     for url in models[:2]:
         packed(fetched(cache, url), directory).close()
-    assert cache.remove(f"{models[0]}/") > 0
+    told = cache.of(models[0])
+    assert cache.remove(f"{models[0]}/") == told
+    assert {entry.is_packed for entry in told} == {False, True}
     assert sorted(sources(cache)) == [(models[1], False), (models[1], True)]
     assert not list((directory / "weights").glob("*.tmp"))
     with pytest.raises(ModelNotFoundError, match="nothing of it is in the cache; see `firelane cache list`"):
@@ -127,6 +130,71 @@ def test_remove_weights_of_other_models(
     monkeypatch.chdir(tmp_path)
     cache.remove("./here")
     assert cache.entries() == []
+
+
+ODD = ["", " ", "/", "//", ".", "..", "~", "owner", "s3://", "s3://bucket", "a" * 300, "a\0b"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names_are_no_models(
+    tmp_path: Path, models: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of directories, of the hub and of stores; also where the command runs in such a directory's parent."""
+    cache = NodeCache(directory)
+    here = make_checkpoint("llama_bias", "bfloat16", tmp_path / "here")
+    packed(here, directory).close()
+    packed(fetched(cache, models[0]), directory).close()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match=r"nothing of it is in the cache"):
+        cache.remove(name)
+    assert len(cache.entries()) == 3
+
+
+def test_the_command_names_what_it_removes(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FIRELANE_CACHE_DIR", str(directory))
+    here = make_checkpoint("llama_bias", "bfloat16", tmp_path / "here")
+    packed(here, directory).close()
+    (entry,) = NodeCache(directory).entries()
+    assert main(["rm", "--dry-run", str(here)]) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith(f" MB  {entry.path}")
+    assert last.endswith("would be removed")
+    assert entry.path.exists()
+    assert main(["rm", str(here)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == first
+    assert not entry.path.exists()
+
+
+def test_what_a_killed_fetch_leaves_is_removed_by_its_address_or_its_path(
+    models: list[str], directory: Path
+) -> None:
+    cache = NodeCache(directory)
+    for name in (models[0], str(directory / "models" / fetched(cache, models[0]).name)):
+        half = fetched(cache, models[0])
+        other = fetched(cache, models[1])
+        (half / remote.NAME).unlink()
+        assert [entry.path for entry in cache.remove(name)] == [half]
+        assert other.is_dir()
+
+
+def test_a_fetch_that_fails_leaves_nothing_new(
+    models: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = NodeCache(directory)
+    there = fetched(cache, models[1], whole=True)
+    (there / "config.json").unlink()
+
+    def fail(*_: object) -> None:
+        raise StoreError("gone", reason="other")
+
+    monkeypatch.setattr(remote, "_fetch_header", fail)
+    for url in models[:2]:
+        with pytest.raises(StoreError, match="gone"):
+            fetched(cache, url)
+    assert [entry.path for entry in cache.entries()] == [there]
+    assert (there / SINGLE).is_file()
 
 
 def test_half_of_a_model_goes_too(models: list[str], directory: Path) -> None:

@@ -27,6 +27,12 @@ def test_one_line_an_event(capsys):
     assert lines[0].endswith("INFO firelane.x path=a\\nb")
 
 
+def test_names_do_not_steer_the_terminal(capsys):
+    logs.set_up("info")
+    logging.getLogger("firelane.x").info("tensor=%s", "\x1b[2Ja\0\x9b\tb")
+    assert capsys.readouterr().err.endswith("tensor=\\x1b[2Ja\\x00\\x9b\tb\n")
+
+
 def test_unknown_level():
     with pytest.raises(ValueError, match="use one of debug"):
         logs.set_up("loud")
