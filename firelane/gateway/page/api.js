@@ -41,8 +41,8 @@ export function fromEnvelope(status, body, extra = {}) {
 }
 
 // A Response with a good status. Throws ApiError, and AbortError after an abort.
-export async function call(path, { body, signal } = {}) {
-  const headers = {};
+export async function call(path, { body, signal, headers: more = {} } = {}) {
+  const headers = { ...more };
   if (apiKey()) headers.Authorization = `Bearer ${apiKey()}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;

@@ -3,10 +3,12 @@
 import { getJson } from "./api.js";
 import { Conversation, exampleList } from "./conversation.js";
 import { Dashboard } from "./dashboard.js";
+import { samplingDefaults } from "./defaults.js";
 import { askForKey, setUpDialogs } from "./dialogs.js";
-import { announce, byId, setText } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { Library } from "./library.js";
 import { Loading } from "./loading.js";
+import { Panels } from "./panels.js";
 import { Settings } from "./settings.js";
 import { Poll } from "./stats.js";
 import { keptConversation, lastOpen } from "./store.js";
@@ -17,6 +19,12 @@ const EMPTY = {
   completion: "Give the beginning of a text; the model goes on from there.",
 };
 const EXAMPLES = {
+  chat: ["Why is the sky blue? Answer in two sentences.", "Write a Python function that tells whether a word is a palindrome."],
+  completion: ["Once upon a time,", "def fibonacci(n):\n"],
+};
+// Of the model that comes with the program, which knows Python's standard library and nothing else.
+const EMBEDDED = "firelane-embedded";
+const EMBEDDED_EXAMPLES = {
   chat: [
     "Write a Python function `is_absolute(path)`: Return True if path is absolute.",
     "Write a Python function `read_lines(path)`: Read a file and return its lines.",
@@ -29,9 +37,12 @@ const conversation = new Conversation(settings, askForKey);
 const dashboard = new Dashboard();
 const library = new Library(conversation);
 const loadingTime = new Loading();
+const panels = new Panels({ "open-settings": "settings", "open-library": "library" });
 const message = byId("message");
 let models = "";
 let mode = "";
+let shown = ""; // mode and model that the examples are for
+let described = ""; // the model whose defaults the settings show
 let waiting = false; // the message is to be sent once the model is ready
 
 function showView() {
@@ -48,15 +59,32 @@ function showView() {
 
 // Draws nothing again while the mode stays: a button must not go away between press and release.
 function showMode() {
+  showExamples();
   if (mode === settings.mode) return;
   mode = settings.mode;
   library.draw();
   setText(byId("message-label"), mode === "chat" ? "Message" : "Prompt");
   setText(byId("empty-text"), EMPTY[mode]);
-  byId("examples").replaceChildren(...exampleList(EXAMPLES[mode], (text) => {
+}
+
+function showExamples() {
+  const model = byId("model").value;
+  if (shown === `${settings.mode} ${model}`) return;
+  shown = `${settings.mode} ${model}`;
+  const examples = (model === EMBEDDED ? EMBEDDED_EXAMPLES : EXAMPLES)[settings.mode];
+  byId("examples").replaceChildren(...exampleList(examples, (text) => {
     message.value = text;
     send();
   }));
+}
+
+// Empty settings say what holds. A model's files may come with it: it is asked once it serves.
+async function showDefaults() {
+  const model = byId("model").value;
+  if (!model || model === described) return;
+  described = model;
+  const values = await samplingDefaults(model);
+  if (model === described) settings.setDefaults(values);
 }
 
 function send() {
@@ -69,7 +97,7 @@ function send() {
 function wait(now) {
   waiting = now;
   setText(byId("send"), now ? "Waiting" : "Send");
-  if (now) announce("Sent as soon as the model is ready. Escape keeps it.");
+  conversation.hold(now ? "Sent as soon as the model is ready. Escape keeps it." : "");
 }
 
 function showState(state, text) {
@@ -117,6 +145,7 @@ async function showModels(served = "") {
     return;
   }
   settings.setModels(data.map(({ id }) => id));
+  showExamples();
   poll.choose(byId("model").value);
 }
 
@@ -130,11 +159,13 @@ const watch = {
   stats(stats, history) {
     showEngine(stats.engine.state, stats.engine.reason, stats.engine.loading);
     showModels(stats.models.join("\n"));
+    if (stats.engine.state === "ready") showDefaults();
     dashboard.update(stats, history);
   },
 
   health({ status, reason }, why) {
     showEngine(status, reason);
+    if (status === "ready" && why.status !== 401) showDefaults();
     dashboard.refuse(why.status === 401
       ? "The dashboard needs an API key: that of a tenant with admin rights."
       : "The dashboard needs the key of a tenant with admin rights.");
@@ -160,7 +191,10 @@ setUpDialogs(() => {
 });
 window.addEventListener("hashchange", showView);
 byId("settings").addEventListener("change", showMode);
-byId("model").addEventListener("change", () => poll.choose(byId("model").value));
+byId("model").addEventListener("change", () => {
+  poll.choose(byId("model").value);
+  showExamples();
+});
 byId("settings").addEventListener("reset", () => setTimeout(showMode));
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -170,6 +204,9 @@ byId("stop").addEventListener("click", () => {
   conversation.stop();
   message.focus();
 });
+message.addEventListener("input", () => {
+  if (!waiting) conversation.hold("");
+});
 message.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
@@ -178,19 +215,10 @@ message.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  if (panels.close()) return;
   if (waiting) wait(false);
   conversation.stop();
 });
-// What lies beside the conversation on a wide screen is opened by a button on a narrow one.
-function opens(button, panel) {
-  button.addEventListener("click", () => {
-    const open = panel.classList.toggle("open");
-    button.setAttribute("aria-expanded", String(open));
-    if (open) panel.querySelector("input:checked, button").focus();
-  });
-}
-opens(byId("open-settings"), byId("settings"));
-opens(byId("open-library"), byId("library"));
 
 conversation.onKept = () => library.draw();
 const before = keptConversation(lastOpen());

@@ -10,6 +10,7 @@ const DELIMITER = /^:?-+:?$/;
 const blank = (line) => line === undefined || !line.trim();
 const indentOf = (line) => line.length - line.trimStart().length;
 const indented = (line) => line.startsWith("\t") || indentOf(line) >= 2;
+const isDeep = (line) => /^(?: {4}|\t)\s*\S/.test(line);
 // A line without up to `width` blanks of its indentation, or without its first tab.
 const dedent = (line, width) => line.slice(line.startsWith("\t") ? 1 : Math.min(width, indentOf(line)));
 
@@ -140,12 +141,24 @@ class Reader {
   }
 
   _paragraph() {
-    const lines = [];
-    do {
-      lines.push(this.lines[this.at].trim());
-      this.at += 1;
-    } while (this.at < this.lines.length && !blank(this.lines[this.at]) && !this._begins(this.at) && !this._isTable(this.at));
-    return { kind: "paragraph", text: lines.join("\n") };
+    const from = this.at;
+    do this.at += 1;
+    while (this.at < this.lines.length && !blank(this.lines[this.at]) && !this._begins(this.at) && !this._isTable(this.at));
+    const lines = this.lines.slice(from, this.at);
+    if (this.depth === 0 && lines.some(isDeep)) return this._bareCode(from);
+    return { kind: "paragraph", text: lines.map((line) => line.trim()).join("\n") };
+  }
+
+  // Code without a fence, as a model without a word of explanation writes it: lines that are indented as no prose
+  // is, and those beside them. Deep lines behind blank ones go on with it.
+  _bareCode(from) {
+    for (;;) {
+      let next = this.at;
+      while (next < this.lines.length && blank(this.lines[next])) next += 1;
+      if (next === this.lines.length || !isDeep(this.lines[next])) break;
+      for (this.at = next + 1; this.at < this.lines.length && !blank(this.lines[this.at]) && !this._begins(this.at);) this.at += 1;
+    }
+    return { kind: "code", language: "", text: this.lines.slice(from, this.at).join("\n") };
   }
 }
 

@@ -14,6 +14,7 @@ export class ChoiceView {
     this.plain = null; // the text node at the end that takes further text
     this.calls = null;
     this.frame = null;
+    this.foldedByHand = false;
     makeTokensKeys(this.text);
   }
 
@@ -36,6 +37,7 @@ export class ChoiceView {
   set({ text, reasoning, calls }) {
     this.plain = null;
     if (reasoning) this._reasoning().textContent = reasoning;
+    if (text || calls?.length) this._foldReasoning();
     if (this.markdown) this.markdown.update(text);
     else this.text.textContent = text;
     if (calls?.length) this.setCalls(calls);
@@ -44,6 +46,7 @@ export class ChoiceView {
   // A piece of an answer, as readChoice gives it, and the choice so far.
   add({ text, reasoning, calls, tokens }, whole) {
     if (reasoning) this._reasoning().append(reasoning);
+    else if (text.trim() || calls.length) this._foldReasoning();
     if (calls.length) this.setCalls(whole.calls);
     if (tokens?.length) this._addTokens(text, tokens);
     else if (text && this.markdown) this._drawSoon(whole);
@@ -90,7 +93,13 @@ export class ChoiceView {
     const known = this.node.querySelector(".reasoning pre");
     if (known) return known;
     const pre = el("pre");
-    this.text.before(el("details", { class: "reasoning", open: true }, el("summary", {}, "Reasoning"), pre));
+    const summary = el("summary", { onclick: () => { this.foldedByHand = true; } }, "Reasoning");
+    this.text.before(el("details", { class: "reasoning", open: true }, summary, pre));
     return pre;
+  }
+
+  // Reasoning is shown while it comes, and folds when the answer does, unless the reader has decided.
+  _foldReasoning() {
+    if (!this.foldedByHand) this.node.querySelector(".reasoning")?.removeAttribute("open");
   }
 }

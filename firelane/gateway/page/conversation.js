@@ -9,6 +9,8 @@ import { SettingError } from "./settings.js";
 import { keep, newConversation, rememberOpen, titleOf } from "./store.js";
 import { figureTexts, TurnView } from "./turns.js";
 
+const ON_ITS_WAY = "An answer is on its way: stop it first.";
+
 // A turn: {role, choices: [{text, reasoning, calls, finish}], picked, view}, of a tool also {callId, name}, of the
 // model also {request, figures}. A turn of the reader or a tool has one choice: what was said.
 export class Conversation {
@@ -46,14 +48,28 @@ export class Conversation {
     for (const turn of turns.filter(({ role }) => role === "assistant")) {
       const asks = turn === turns.at(-1) && !this.running;
       turn.view.askResults(turn, asks ? (texts) => this._sendResults(turn, texts) : null);
+      turn.view.offerMore(asks && this._isCut(turn) ? () => this._goOn(turn) : null);
     }
+  }
+
+  // Whether an answer met its limit of tokens where it can go on: a grammar or several answers cannot.
+  _isCut({ choices }) {
+    const [{ text, calls, finish }] = choices;
+    return choices.length === 1 && finish === "length" && text !== "" && !calls?.length && !this.settings.kind;
+  }
+
+  // The reader is told, by eye and ear, why nothing happens.
+  hold(why) {
+    byId("held").hidden = !why;
+    byId("held").textContent = why;
+    if (why) announce(why);
   }
 
   // Asks with a new turn of the reader. False when a setting is wrong, or an answer is on its way.
   send(text) {
     const last = this.turns[this.mode].at(-1);
     if (last && !this.running && last.role === "assistant" && pickedOf(last).calls?.length) {
-      announce("The model waits for the results of its tool calls.");
+      this.hold("The model waits for the results of its tool calls: give them above, then write on.");
       last.view.node.querySelector(".call-results textarea")?.focus();
       return false;
     }
@@ -206,11 +222,9 @@ export class Conversation {
 
   // Makes `turns`, whose last one is not the model's, the conversation, and gets its answer.
   _ask(turns) {
-    const why = this.running ? "An answer is on its way: stop it first." : this.refused;
-    if (why) {
-      announce(why);
-      return false;
-    }
+    const why = this.running ? ON_ITS_WAY : this.refused;
+    this.hold(why);
+    if (why) return false;
     const request = this._request(turns);
     if (!request) return false;
     const choices = Array.from({ length: request.body.n ?? 1 }, () => newChoice());
@@ -220,6 +234,21 @@ export class Conversation {
     this._changed(this.mode);
     this._answer(turn, this.mode);
     return true;
+  }
+
+  // More of an answer that met its limit.
+  _goOn(turn) {
+    const why = this.running ? ON_ITS_WAY : this.refused;
+    this.hold(why);
+    const request = why ? null : this._request([...this._before(turn), turn]);
+    if (!request) return;
+    delete request.body.n;
+    turn.choices[0].finish = null;
+    turn.request = request;
+    turn.view.setActions({});
+    turn.view.clearEnd();
+    this._answer(turn, this.mode);
+    this.scroll.focus({ preventScroll: true });
   }
 
   _request(turns) {

@@ -1,6 +1,7 @@
 // One request: made, sent, and its answer gathered as it comes.
 
 import { call, events, fromEnvelope } from "./api.js";
+import { SAMPLING_HEADER } from "./defaults.js";
 
 const SHORT_MS = 50; // of a stream that came at once the pieces' times say nothing: the whole time counts
 
@@ -12,13 +13,18 @@ export const PATHS = { chat: "/v1/chat/completions", completion: "/v1/completion
 export const pickedOf = ({ choices, picked }) => choices[picked];
 
 // turns up to the question: [{role, choices, picked}], those of tools with {callId}. The last one alone is a
-// completion's prompt.
+// completion's prompt. Where that is the model's, its answer goes on.
 export function makeRequest(mode, turns, { fields, system }) {
-  const path = PATHS[mode];
-  if (mode === "completion") return { mode, path, body: { prompt: pickedOf(turns.at(-1)).text, ...fields } };
+  const made = { mode, path: PATHS[mode], headers: SAMPLING_HEADER };
+  const goesOn = turns.at(-1).role === "assistant";
+  if (mode === "completion") {
+    const prompt = turns.slice(goesOn ? -2 : -1).map((turn) => pickedOf(turn).text).join("");
+    return { ...made, body: { prompt, ...fields } };
+  }
   const messages = turns.map(message);
   if (system.trim()) messages.unshift({ role: "system", content: system });
-  return { mode, path, body: { messages, ...fields } };
+  const more = goesOn ? { continue_final_message: true, add_generation_prompt: false } : {};
+  return { ...made, body: { messages, ...fields, ...more } };
 }
 
 function message(turn) {
@@ -73,7 +79,7 @@ export async function run(request, choices, signal, onPart) {
     for (const choice of body.choices ?? []) gather(answer, readChoice(choice), began, onPart);
   };
   try {
-    const response = await call(request.path, { body: request.body, signal });
+    const response = await call(request.path, { body: request.body, headers: request.headers, signal });
     if (request.body.stream) {
       for await (const event of events(response)) take(event);
     } else {

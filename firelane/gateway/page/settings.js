@@ -9,6 +9,8 @@ const NUMBERS = [
   ...["presence_penalty", "frequency_penalty", "repetition_penalty"],
 ];
 const WHOLE = new Set(["top_k", "max_tokens", "seed", "n", "alternatives"]);
+const OFF = new Set(["top_k", "min_p"]); // of a value 0
+const LIMITS = { chat: "no limit", completion: "16" }; // of max_tokens, where none is set
 const NAMES = { stop: "stop-strings", top_logprobs: "alternatives", logprobs: "alternatives" };
 const OWN = new Set(["mode", "model"]); // no part of what a conversation keeps
 const STRUCTURE_PARAMS = ["response_format", "structured_outputs"];
@@ -43,9 +45,11 @@ export class Settings {
     this.texts = {}; // the structure editor's text, by kind
     this.kind = "";
     this.onMode = () => {};
+    this.follows = []; // move the sliders to where their fields stand
     for (const range of form.querySelectorAll("input[type=range]")) this._slider(range);
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", (event) => this._clear(event.target));
+    form.addEventListener("keydown", (event) => this._stepFromDefault(event));
     form.addEventListener("reset", () => setTimeout(() => this._show()));
     form.addEventListener("change", () => this._show());
     byId("tools-example").addEventListener("click", () => this._exampleTools());
@@ -69,12 +73,20 @@ export class Settings {
     const input = byId(range.dataset.for);
     range.addEventListener("input", () => { input.value = range.value; });
     const follow = () => { range.value = input.value === "" ? input.placeholder : input.value; };
+    this.follows.push(follow);
     input.addEventListener("input", follow);
     this.form.addEventListener("reset", () => setTimeout(follow));
   }
 
+  // An empty field's steps begin at what holds in it, which it shows.
+  _stepFromDefault({ key, target }) {
+    const steps = key === "ArrowUp" || key === "ArrowDown";
+    if (steps && target.type === "number" && target.value === "" && Number(target.placeholder)) target.value = target.placeholder;
+  }
+
   _show() {
     for (const field of this.form.querySelectorAll("[data-chat]")) field.hidden = this.mode !== "chat";
+    byId("max_tokens").placeholder = LIMITS[this.mode];
     this._toolChoices();
     byId("alternatives-field").hidden = !byId("logprobs").checked;
     const kind = byId("structure").value;
@@ -142,6 +154,15 @@ export class Settings {
     if (input.type === "checkbox") input.checked = value === true;
     else if (typeof value === "string") input.value = value;
     input.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  // What holds in empty fields, which say so: {name: number}.
+  setDefaults(values) {
+    for (const [name, value] of Object.entries(values)) {
+      const input = byId(name);
+      if (input && NUMBERS.includes(name)) input.placeholder = value === 0 && OFF.has(name) ? "off" : String(value);
+    }
+    for (const follow of this.follows) follow();
   }
 
   // The served models, in the select; the chosen one stays.

@@ -7,8 +7,9 @@ const OF_CLIENT = new Set([
 
 const quoted = (text) => `'${text.replace(/'/g, `'\\''`)}'`;
 
-export function curl({ path, body }, origin, withKey) {
+export function curl({ path, body, headers }, origin, withKey) {
   const lines = [`curl ${body.stream ? "-N " : ""}${origin}${path}`, "-H 'Content-Type: application/json'"];
+  for (const [name, value] of Object.entries(headers ?? {})) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (withKey) lines.push('-H "Authorization: Bearer $OPENAI_API_KEY"');
   lines.push(`-d ${quoted(JSON.stringify(body, null, 2))}`);
   return lines.join(" \\\n  ");
@@ -30,10 +31,11 @@ export function python(value, indent = "") {
   return `${open}\n${items.map((item) => `${inner}${item},\n`).join("")}${indent}${close}`;
 }
 
-export function pythonProgram({ mode, body }, origin, withKey) {
+export function pythonProgram({ mode, body, headers }, origin, withKey) {
   const known = Object.entries(body).filter(([name]) => OF_CLIENT.has(name));
   const extra = Object.fromEntries(Object.entries(body).filter(([name]) => !OF_CLIENT.has(name)));
   const fields = known.map(([name, value]) => `    ${name}=${python(value, "    ")},`);
+  if (headers) fields.push(`    extra_headers=${python(headers, "    ")},`);
   if (Object.keys(extra).length) fields.push(`    extra_body=${python(extra, "    ")},`);
   const client = withKey
     ? `client = OpenAI(base_url="${origin}/v1")  # reads the key from OPENAI_API_KEY`

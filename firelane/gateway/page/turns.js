@@ -59,6 +59,12 @@ export class TurnView {
     this.choices.forEach((choice, i) => choice.calls?.ask(choices[i].calls, i === picked ? done : null));
   }
 
+  // Offers to go on where the answer met its limit of tokens, or no more: more() does it.
+  offerMore(more) {
+    this.body.querySelector(".more")?.remove();
+    if (more) this.body.append(button("Continue", more, { class: "more", "aria-label": "Continue this answer" }));
+  }
+
   setBusy(busy) {
     this.node.classList.toggle("busy", busy);
     for (const { text } of this.choices) text.setAttribute("aria-busy", String(busy));
@@ -69,6 +75,11 @@ export class TurnView {
     this.body.querySelector(".figures")?.remove();
     this.body.append(el("ul", { class: "figures", "aria-label": "Figures of this answer" },
       ...texts.map((text) => el("li", {}, text))));
+  }
+
+  // Takes away what stands below an answer that goes on.
+  clearEnd() {
+    for (const node of this.body.querySelectorAll(".figures, .error, .more")) node.remove();
   }
 
   // What the server's envelope says, word for word.

@@ -11,7 +11,7 @@ TIMEOUT_MS = 60_000
 
 class Visit:
     """One tab. `problems`: errors that the page logged, but for answers of a status that the test expects;
-    `strangers`: requests to other servers; `sent`: bodies of its POSTs.
+    `strangers`: requests to other servers; `sent`: bodies of its requests for answers.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Visit:
     def _on_request(self, request: Any) -> None:
         if not request.url.startswith(self.url):
             self.strangers.append(request.url)
-        if request.method == "POST":
+        if request.method == "POST" and not request.url.endswith("/api/show"):
             self.sent.append(json.loads(request.post_data or "null"))
             self.headers.append(request.headers)
 

@@ -53,10 +53,14 @@ CONTRAST = """() => {
 }"""
 
 
+CLOSE = "[data-closes=open-settings]"
+
+
 def with_everything(tab: Visit) -> Visit:
     """Every setting open, an answer with tokens of all shades, and one with an error."""
     tab.ready()
-    if tab.page.is_visible("#open-settings"):
+    is_narrow = tab.page.is_visible("#open-settings")
+    if is_narrow:
         tab.page.click("#open-settings")
     tab.page.check("#logprobs")
     tab.page.click("summary")
@@ -65,13 +69,20 @@ def with_everything(tab: Visit) -> Visit:
         {"token": "ab", "logprob": logprob, "bytes": [97, 98], "top_logprobs": []}
         for logprob in (-0.01, -0.4, -1, -2, -5)
     ]
+    if is_narrow:
+        tab.page.click(CLOSE)
     events = chat_events("ab" * 5)
     events[0]["choices"][0]["logprobs"] = {"content": tokens}
     tab.answer_with(events)
     tab.send("Hello")
     tab.answer_with([{"error": {"message": "not this time", "type": "server_error"}}])
     tab.send("Again")
-    tab.set(temperature="9", message="Wrong").page.press("#message", "Enter")
+    if is_narrow:
+        tab.page.click("#open-settings")
+    tab.set(temperature="9")
+    if is_narrow:
+        tab.page.click(CLOSE)
+    tab.set(message="Wrong").page.press("#message", "Enter")
     tab.page.locator(".token").last.focus()
     return tab
 
@@ -149,7 +160,7 @@ def test_with_the_keyboard_alone(visit: Open) -> None:
     assert tab.sent[0]["messages"][0]["content"] == "Hello\nthere"
     tab_to(tab, "temperature")
     tab.page.keyboard.press("ArrowUp")
-    assert tab.page.input_value("#temperature") == "0.75"
+    assert tab.page.input_value("#temperature") == "0.85"
     tab_to(tab, "Playground")
     tab_to(tab, "Code")
     tab.page.keyboard.press("Enter")
@@ -181,6 +192,7 @@ def test_focus_can_be_seen(visit: Open) -> None:
 def test_nothing_is_wider_than_the_window(visit: Open) -> None:
     tab = with_everything(visit(viewport={"width": 320, "height": 640}))
     widths = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    tab.page.keyboard.press("Escape")  # what covers the page where it is narrow
     for view in VIEWS:
         tab.page.click(f"a[data-view={view}]")
         for width in (320, 360, 768, 901, 1280, 2200):
@@ -193,8 +205,11 @@ def test_on_a_phone(visit: Open) -> None:
     assert tab.page.is_hidden("#settings")
     tab.page.tap("#open-settings")
     assert tab.page.get_attribute("#open-settings", "aria-expanded") == "true"
+    for field in ("#settings", "#system"):  # the panel covers the page, from its top on
+        assert 0 <= tab.page.locator(field).bounding_box()["y"] < 320
     tab.set(max_tokens="12", temperature="0")
-    tab.page.tap("#open-settings")
+    tab.page.keyboard.press("Escape")
+    assert (focused(tab), tab.page.is_hidden("#settings")) == ("open-settings", True)
     tab.page.fill("#message", "Hello")
     tab.page.tap("#send")
     tab.settled()
@@ -208,7 +223,7 @@ def test_a_wrong_setting_comes_to_sight_on_a_phone(visit: Open) -> None:
     tab = visit(viewport={"width": 360, "height": 640}).ready()
     tab.page.click("#open-settings")
     tab.set(top_p="7")
-    tab.page.click("#open-settings")
+    tab.page.click(CLOSE)
     tab.set(message="Hello").page.press("#message", "Enter")
     assert focused(tab) == "top_p"
     assert tab.page.is_visible("#top_p-wrong")

@@ -35,6 +35,11 @@ def shown(tab: Visit, button: str) -> None:
         tab.page.click(button)
 
 
+def closed(tab: Visit) -> None:
+    """Closes what covers the page on a narrow screen."""
+    tab.page.keyboard.press("Escape")
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe(visit: Open, axe: Any, size: str, scheme: str) -> None:
@@ -48,9 +53,13 @@ def test_axe(visit: Open, axe: Any, size: str, scheme: str) -> None:
     tab.set(n="2")
     tab.page.click("#tools-section summary")
     tab.page.click("#tools-example")
+    assert violations(axe, tab) == []
+    closed(tab)
     tab.answer_with(choice_events("**One**.", "Two."))
     tab.send("Count.")
+    shown(tab, "#open-settings")
     tab.set(n="")
+    closed(tab)
     tab.answer_with(call_events(("get_weather", '{"city": "Rome"}')))
     tab.send("Call.")
     shown(tab, "#open-library")
@@ -58,6 +67,7 @@ def test_axe(visit: Open, axe: Any, size: str, scheme: str) -> None:
     tab.page.get_by_role("button", name="Delete: Show all.").click()
     assert violations(axe, tab) == []
     tab.page.keyboard.press("Escape")
+    closed(tab)
     tab.page.click("#open-key")
     assert violations(axe, tab) == []
     tab.page.keyboard.press("Escape")

@@ -124,6 +124,22 @@ CASES = [
 ]
 
 
+BARE = [
+    "def __init__(self, *args):\n    self.args = args\n\n    return None",
+    "for x in y:\n\tprint(x)\nelse:\n\tpass",
+    "if a:\n    b\n\n\n    # not a heading\n    c *= 2",
+]
+
+
+@pytest.mark.parametrize("code", BARE)
+def test_code_without_a_fence_keeps_its_indentation(tab: Visit, code: str) -> None:
+    text = f"{code}\n\n- a list\n      as ever\n"
+    shown = "(text) => import('/page/markdown.js').then(({ Markdown }) => {"
+    shown += "const box = document.createElement('div'); new Markdown(box).update(text);"
+    shown += "return [box.querySelector('code').textContent, box.lastChild.outerHTML]; })"
+    assert tab.page.evaluate(shown, text) == [code, "<ul><li><p>a list\nas ever</p></li></ul>"]
+
+
 @pytest.mark.parametrize(("text", "html"), CASES, ids=[text[:20] for text, _ in CASES])
 def test_what_is_drawn(tab: Visit, text: str, html: str) -> None:
     assert drawn(tab, text) == html

@@ -47,7 +47,7 @@ def test_chat_streams_what_the_api_says(visit: Open, server: ServerProcess) -> N
 
 
 def test_only_what_is_set_is_sent(visit: Open) -> None:
-    tab = visit().ready().set(temperature="", max_tokens="")
+    tab = visit().ready()
     tab.answer_with(chat_events("Fine."))
     tab.send("Hello")
     assert tab.sent == [
@@ -97,7 +97,7 @@ def test_a_slider_and_its_number_move_together(visit: Open) -> None:
     tab.page.keyboard.press("ArrowRight")
     assert tab.page.input_value("#temperature") == "1.55"
     tab.page.click("#reset")
-    wait_until(lambda: tab.page.input_value("[data-for=temperature]") == "0.7")
+    wait_until(lambda: tab.page.input_value("[data-for=temperature]") == "0.8")
 
 
 def test_a_wrong_number_is_not_sent(visit: Open) -> None:
@@ -309,3 +309,94 @@ def test_curl_of_the_request(visit: Open) -> None:
     assert httpx.Response(200, text=arguments[-1]).json() == tab.sent[0]
     tab.page.keyboard.press("Escape")
     assert tab.page.is_hidden("#code-dialog")
+
+
+def cut(text: str, **said: str) -> list[dict]:
+    """Events of an answer that meets its limit of tokens."""
+    events = chat_events(text)
+    events[0]["choices"][0]["delta"] |= said
+    events[-2]["choices"][0]["finish_reason"] = "length"
+    return events
+
+
+def test_an_answer_that_met_its_limit_goes_on(visit: Open) -> None:
+    tab = visit().ready()
+    tab.answer_with(cut("One, two,"))
+    tab.send("Count.")
+    assert tab.texts(".figures li")[0] == "token limit reached"
+    tab.answer_with(chat_events(" three."))
+    tab.page.click(".more")
+    wait_until(lambda: tab.answer.strip() == "One, two, three.")
+    tab.settled()
+    first, second = tab.sent
+    assert second.pop("messages") == [*first.pop("messages"), {"role": "assistant", "content": "One, two,"}]
+    assert second == {**first, "continue_final_message": True, "add_generation_prompt": False}
+    assert tab.page.locator(".more").count() == 0
+    tab.answer_with(cut("Four"))
+    tab.send("And?")
+    tab.page.reload()
+    assert tab.ready().page.locator(".turn:last-child .more").is_visible()  # of a kept one, too
+
+
+def test_a_completion_that_met_its_limit_goes_on(visit: Open) -> None:
+    tab = visit().ready().choose("completion")
+    tab.set(max_tokens="4", temperature="0").send("def main():\n")
+    start = tab.answer
+    tab.page.click(".more")
+    wait_until(lambda: len(tab.sent) == 2)
+    tab.settled()
+    assert tab.sent[1]["prompt"] == f"def main():\n{start}"
+    assert len(tab.answer) > len(start)
+    assert tab.answer.startswith(start)
+
+
+def test_answers_draw_as_programs_for_people_do(visit: Open) -> None:
+    tab = visit().ready()
+    wait_until(lambda: tab.page.get_attribute("#temperature", "placeholder") == "0.8")
+    assert [tab.page.get_attribute(f"#{n}", "placeholder") for n in ("top_p", "top_k", "min_p")] == [
+        *("0.95", "40", "0.05"),
+    ]
+    tab.answer_with(chat_events("Fine."))
+    tab.send("Hello")
+    assert tab.headers[-1]["x-sampling-defaults"] == "llama.cpp"
+
+
+def test_examples_are_of_the_model(visit: Open) -> None:
+    tab = visit().ready()
+    assert "is_absolute" in tab.texts("#examples button")[0]
+    other = visit(prepare=lambda page: page.route("**/v1/models", another_model), expect=(404,))
+    wait_until(lambda: "sky" in "".join(other.texts("#examples button")))
+
+
+def another_model(route) -> None:
+    route.fulfill(json={"object": "list", "data": [{"id": "other", "object": "model"}]})
+
+
+def test_reasoning_folds_when_the_answer_comes(visit: Open) -> None:
+    tab = visit().ready()
+    tab.answer_with([cut("", reasoning_content="Hm.")[0], *chat_events("Yes.")])
+    tab.send("Is it?")
+    assert tab.page.locator("details.reasoning pre").text_content() == "Hm."
+    assert tab.page.locator("details.reasoning[open]").count() == 0
+    tab.page.click("details.reasoning summary")
+    assert tab.page.locator("details.reasoning pre").is_visible()
+
+
+def test_a_reader_who_scrolls_up_stays_there(visit: Open) -> None:
+    """A notch of the wheel, less than a line, while text comes."""
+    tab = visit().ready()
+    grow = """(up) => import("/page/follow.js").then(async ({ Follow }) => {
+        const box = document.getElementById("scroll"), list = document.getElementById("turns");
+        const frame = () => new Promise(requestAnimationFrame);
+        const add = () => { list.append(Object.assign(document.createElement("li"), { style: "block-size: 300px" })); };
+        const follow = new Follow(box);
+        for (let i = 0; i < 6; i += 1) { add(); follow.soon(); await frame(); await frame(); }
+        const end = () => box.scrollHeight - box.scrollTop - box.clientHeight;
+        const before = end();
+        if (up) { box.scrollTop -= 20; await frame(); await frame(); }
+        for (let i = 0; i < 3; i += 1) { add(); follow.soon(); await frame(); await frame(); }
+        return [before, end()];
+    })"""
+    assert tab.page.evaluate(grow, False) == [0, 0]
+    tab.page.reload()
+    assert tab.ready().page.evaluate(grow, True) == [0, 920]
