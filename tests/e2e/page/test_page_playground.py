@@ -388,7 +388,8 @@ def test_a_reader_who_scrolls_up_stays_there(visit: Open) -> None:
     grow = """(up) => import("/page/follow.js").then(async ({ Follow }) => {
         const box = document.getElementById("scroll"), list = document.getElementById("turns");
         const frame = () => new Promise(requestAnimationFrame);
-        const add = () => { list.append(Object.assign(document.createElement("li"), { style: "block-size: 300px" })); };
+        const tall = () => Object.assign(document.createElement("li"), { style: "block-size: 300px" });
+        const add = () => list.append(tall());
         const follow = new Follow(box);
         for (let i = 0; i < 6; i += 1) { add(); follow.soon(); await frame(); await frame(); }
         const end = () => box.scrollHeight - box.scrollTop - box.clientHeight;
