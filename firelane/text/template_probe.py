@@ -136,9 +136,11 @@ class TemplateProbe:
         return next(found, "")
 
     def _gaps(self, variable: str) -> frozenset[str]:
-        """Each by itself only where a tool with all of them is not taken."""
-        bare = reduce(without, (NOTES, PROPERTIES, DESCRIPTION), DEFINITION)
-        if self._takes(variable, bare):
+        """Each by itself only where a tool with two of them is not taken: without properties, nothing is
+        known of what they may leave out.
+        """
+        bare = (reduce(without, (gap, DESCRIPTION), DEFINITION) for gap in (NOTES, PROPERTIES))
+        if all(self._takes(variable, tool) for tool in bare):
             return frozenset()
         return frozenset(gap for gap in GAPS if not self._takes(variable, without(DEFINITION, gap)))
 

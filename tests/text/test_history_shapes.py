@@ -65,6 +65,9 @@ GUARDS = {
     "descriptions": "{% for t in tools or [] %}{{ t.function.name + t.function.description }}"
     "{% for p in t.function.parameters.properties.values() %}{{ '' + p.description }}{% endfor %}{% endfor %}"
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
+    "descriptions of parameters": "{% for t in tools or [] %}{{ t.function.name }}"
+    "{% for p in (t.function.parameters.properties or {}).values() %}{{ '' + p.description }}{% endfor %}"
+    "{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
     "results have names": TOOLS + "{% for m in messages %}<{{ m.role }}>"
     "{% if m.role == 'tool' %}{{ 'of ' + m.name }}{% endif %}{{ m.content }}" + CALLS + "{% endfor %}" + END,
 }
