@@ -219,7 +219,7 @@ async def run(
 def options_of(args: argparse.Namespace, disk: str) -> list[str]:
     engines = ["--tensor-parallel-size", "2"] if args.ranks else ["--prefill", "1", "--decode", "1"]
     tiers = [] if args.ranks else ["--kv-disk", disk, "--kv-disk-size", "1"]
-    deadlines = ["--step-deadline", "10"]
+    deadlines = ["--step-deadline", "30"] if args.ranks else []
     own = [] if args.model is None else [str(args.model)]
     return [*own, *engines, *tiers, *deadlines, "--gateways", "2", "--max-num-seqs", "128"]
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import env
+from firelane.child_process.ending import in_words, is_own_doing
 from firelane.errors import CacheError, CompilerError, UsageError
 from firelane.native.compile_requests import BuildRequest, Taken, TakesRequest, ask
 from firelane.native.compiler_group import compiler_group
@@ -45,6 +46,10 @@ INSTALL_HINT = "install g++ (or clang++), or `pip install 'firelane[compiler]'`"
 DIGEST_BYTES = hashlib.sha256().digest_size
 MOST_LIBRARY_BYTES = 256 << 20
 log = logging.getLogger(__name__)
+TRIES = 3
+"""Runs of a compiler that another process kills: the system does so, too, where memory is short."""
+KILLED_PART = "Killed signal terminated program"
+"""GCC says so of a program that it has started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,18 +198,7 @@ class Toolchain:
         # Its temporary files lie there, too: an engine may write nowhere else than in the cache.
         cache = {"TMPDIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(log.parent.parent))}
         environ = env.for_child(LC_ALL="C", **cache)
-        try:
-            done = subprocess.run(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                env=environ,
-                process_group=group,
-            )
-        except OSError as error:
-            raise CompilerError(f"cannot run {command[0]} ({error.strerror}): {INSTALL_HINT}") from error
+        done = _run_lasting(command, environ, group, name)
         if done.returncode == 0:
             return
         if "No space left on device" in done.stdout:
@@ -212,6 +206,40 @@ class Toolchain:
         log.write_text(f"{shlex.join(command)}\n{done.stdout}")
         reason = first_error(done.stdout) or f"exit code {done.returncode}"
         raise CompilerError(f"{command[0]} failed on {name}: {reason}; the full log is {log}")
+
+
+def _run_lasting(
+    command: Sequence[str], environ: dict[str, str], group: int | None, name: str
+) -> subprocess.CompletedProcess[str]:
+    """The end of a compiler: of another one, where the first ones were killed. Raises CompilerError where
+    there is none."""
+    run = functools.partial(
+        subprocess.run,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environ,
+        process_group=group,
+    )
+    try:
+        done: subprocess.CompletedProcess[str] = run()
+        for _ in range(TRIES - 1):
+            if not _was_killed(done):
+                break
+            log.warning("child_replaced kind=compiler reason=%r", f"of {name}: {in_words(done.returncode)}")
+            done = run()
+    except OSError as error:
+        raise CompilerError(f"cannot run {command[0]} ({error.strerror}): {INSTALL_HINT}") from error
+    return done
+
+
+def _was_killed(done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether another process ended the compiler, or one of the programs that it starts."""
+    if done.returncode >= 0:
+        return KILLED_PART in done.stdout
+    return not is_own_doing(done.returncode)
 
 
 @contextlib.contextmanager

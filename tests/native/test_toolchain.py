@@ -239,6 +239,29 @@ def test_a_killed_compiler_is_an_error(shop: Workshop) -> None:
         shop.build(shop.compiler("kill -9 $$"))
 
 
+@pytest.mark.parametrize(
+    "death",
+    [
+        "kill -9 $$",
+        "kill -15 $$",
+        'echo "g++: fatal error: Killed signal terminated program cc1plus"; exit 1',
+    ],
+)
+def test_a_compiler_that_is_killed_twice_is_started_again(shop: Workshop, death: str, caplog) -> None:
+    tool = shop.compiler(
+        f'echo >> "$(dirname "$0")/runs"; [ $(wc -l < "$(dirname "$0")/runs") -gt 2 ] || {{ {death}; }}'
+    )
+    assert shop.build(tool).is_file()
+    assert [line.split()[:2] for line in caplog.messages] == [["child_replaced", "kind=compiler"]] * 2
+
+
+def test_a_compiler_that_crashes_is_not_started_again(shop: Workshop) -> None:
+    tool = shop.compiler('echo >> "$(dirname "$0")/runs"; kill -SEGV $$')
+    with pytest.raises(CompilerError, match="exit code -11"):
+        shop.build(tool)
+    assert len((shop.root / "runs").read_text().splitlines()) == 1
+
+
 def test_a_compiler_that_makes_nothing(shop: Workshop) -> None:
     with pytest.raises(CompilerError, match="no error and no library"):
         shop.build(shop.compiler("exit 0"))
