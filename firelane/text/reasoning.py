@@ -124,6 +124,7 @@ def _reasoning(buffer: StreamBuffer, answer: Parser, close: str, calls: tuple[st
 
     while mark := (yield from until(buffer, (close, *calls), give)):
         if mark == close:
+            buffer.in_reasoning = False  # now: white space behind it is none, however long it takes to come
             yield from _after(buffer, len(close))
             break
         if (yield from UnclosedCalls(buffer, answer, close, own_line=last == "\n").read(mark, give)):
