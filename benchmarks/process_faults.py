@@ -187,11 +187,11 @@ async def disturb(server: int, args: argparse.Namespace) -> Counter[tuple[str, s
     draw, done = random.Random(args.seed), Counter[tuple[str, str]]()
     while done.total() < args.faults:
         await asyncio.sleep(draw.expovariate(1 / args.gap))
-        living = processes(server)
+        living = {kind: pids for kind, pids in processes(server).items() if kind in args.only}
         if not living:
             continue
         kind = draw.choice(sorted(living))
-        number = draw.choice([signal.SIGKILL, signal.SIGSTOP])
+        number = draw.choice([signal.SIGKILL] if args.kill else [signal.SIGKILL, signal.SIGSTOP])
         try:
             os.kill(draw.choice(sorted(living[kind])), number)
         except ProcessLookupError:
@@ -246,6 +246,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=60, help="of each answer")
     parser.add_argument("--gap", type=float, default=1.2, help="seconds between two faults, on average")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=[*KINDS, HELPER], default=[*KINDS, HELPER])
+    parser.add_argument("--kill", action="store_true", help="no process is stopped")
     parser.add_argument("--ranks", action="store_true", help="one engine of two ranks, in place of roles")
     parser.add_argument("--log", type=Path, help="the server's log goes there")
     args = parser.parse_args()

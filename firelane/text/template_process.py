@@ -41,9 +41,12 @@ START_S = 60.0
 END_S = 1.0
 """For a process that has closed its socket to end by itself."""
 WAIT_S = 5.0
+"""For the turn of a conversation."""
+REPLACED_WAITS = 6
+"""Further waits of that length while the process is being replaced: the machine may be busy."""
 STOPPED_S = 1.0
 """Between two looks at whether a process that has not answered is stopped."""
-TRIES = 3
+TRIES = 5
 """Processes that one conversation gets, where they are killed from outside or do not answer."""
 KIND = "template"
 MAX_ANSWER_BYTES = 80 << 20
@@ -95,11 +98,7 @@ class TemplateRenderer:
         after process is lost.
         """
         process = self._quick if len(request) <= QUICK_BYTES else self._slow
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await process.lock.acquire()
-        except TimeoutError:
-            raise QueueTimeoutError("the chat template is busy: try again later") from None
+        await process.acquire()
         try:
             return _text(await process.ask(request))
         except _OverrunError:
@@ -133,6 +132,8 @@ class _Process:
         self._first, self._replaced = first, replaced
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
+        self._is_new = True
+        """It has answered nothing yet but that it is there."""
 
     def start(self) -> bytearray:
         """The answer to the first frame. Raises _OverrunError and ProcessDeadError."""
@@ -156,9 +157,21 @@ class _Process:
             except _LostError as error:
                 self._replaced.note(KIND, str(error))
             else:
+                self._is_new = False
                 self._replaced.works(KIND)
                 return answer
         raise _always_lost()
+
+    async def acquire(self) -> None:
+        """Wait for the turn: longer, while the process is being replaced. Raises QueueTimeoutError."""
+        for _ in range(1 + REPLACED_WAITS):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WAIT_S):
+                    await self.lock.acquire()
+                    return
+            if not self._is_new:
+                break
+        raise QueueTimeoutError("the chat template is busy: try again later")
 
     async def ask(self, request: Frame) -> bytearray:
         """Raises _OverrunError and ProcessDeadError."""
@@ -172,6 +185,7 @@ class _Process:
             except _LostError as error:
                 self._replaced.note(KIND, str(error))
             else:
+                self._is_new = False
                 self._replaced.works(KIND)
                 return answer
         self._replaced.fails(KIND, f"{TRIES} processes in a row were lost")
@@ -199,6 +213,7 @@ class _Process:
     def _spawn(self) -> None:
         """Raises _LostError."""
         self.close()
+        self._is_new = True
         self._sock, theirs = socket.socketpair()
         self._sock.setblocking(False)
         with theirs:

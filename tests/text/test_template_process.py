@@ -103,7 +103,22 @@ def test_short_conversations_do_not_wait_for_long_ones(template):
     assert asyncio.run(work()) == "hi"
 
 
+def test_a_wait_is_longer_while_the_process_is_replaced(template, monkeypatch):
+    monkeypatch.setattr(template_process, "WAIT_S", 0.001)
+    monkeypatch.setattr(template_process, "REPLACED_WAITS", 600_000)
+
+    async def work():
+        assert await template.render(encoded(USER, {})) == "hi"
+        template._quick._process.kill()
+        template._quick._process.wait()
+        made = [template.render(encoded(USER, {})) for _ in range(4)]
+        return await asyncio.gather(*made)
+
+    assert asyncio.run(work()) == ["hi"] * 4
+
+
 def test_a_wait_that_takes_too_long(template, monkeypatch):
+    assert render(template) == "hi"
     monkeypatch.setattr(template_process, "WAIT_S", 0.0)
 
     async def work():
