@@ -272,6 +272,7 @@ def test_reasoning_is_dim_in_a_terminal_and_left_out_elsewhere(url: str, tmp_pat
     shown.until(">>> ")
     shown.type("think reasoning\n")
     shown.until(f"{chat.DIM}let me see{chat.PLAIN}think reasoning by m")
+    shown.until(">>> ")
     shown.type("\x04")
     assert shown.process.wait(PATIENCE_S) == 0
     command = [sys.executable, "-m", "firelane", "chat", "--url", url]
