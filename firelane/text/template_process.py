@@ -169,7 +169,7 @@ class _Process:
                 async with asyncio.timeout(WAIT_S):
                     await self.lock.acquire()
                     return
-            if not self._is_new:
+            if self.lock.locked() and not self._is_new:
                 break
         raise QueueTimeoutError("the chat template is busy: try again later")
 
