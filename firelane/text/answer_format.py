@@ -15,7 +15,7 @@ from firelane.text.conversation import Conversation
 from firelane.text.reasoning import budget_grammar, with_reasoning
 from firelane.text.tokenizer import Tokenizer
 from firelane.text.tools.family import Family
-from firelane.text.tools.stream_buffer import Parser, all_content
+from firelane.text.tools.stream_buffer import Parser, all_content, content_without
 from firelane.text.tools.tool import Tool
 from firelane.wire.frames import Grammar
 
@@ -53,10 +53,13 @@ class AnswerFormat:
 
     def parser(self, conversation: Conversation, grammar: AnswerGrammar) -> Parser | None:
         """The parser of an answer; None where all of it is content."""
-        if self._reader is not None:
-            return None if grammar.is_content or conversation.continue_final else self._reader.parse
+        reader = self._reader
+        if reader is not None and reader.reads_reasoning:
+            return None if grammar.is_content or conversation.continue_final else reader.parse
         family = self.family if conversation.use.active else None
         parser = None if family is None else family.parse
+        if parser is None and reader is not None and not grammar.is_content:
+            parser = content_without(reader.around)
         if self._marks is None or grammar.holds_all:
             return parser
         return with_reasoning(parser or all_content, self._marks, family.openings if family else ())
@@ -75,12 +78,11 @@ class AnswerFormat:
 
     def begun(self, prompt: str, conversation: Conversation, grammar: AnswerGrammar) -> tuple[str, bool]:
         """The prompt as the answer goes on from it, and whether that begins in reasoning."""
-        if self._reader is not None:
-            content = grammar.is_content and conversation.asks_answer
-            return prompt + (self._reader.content_mark if content else ""), False
-        if self._marks is None or not self._marks.begun(prompt):
-            return prompt, False
-        return (self._marks.ended(prompt), False) if grammar.holds_all else (prompt, True)
+        begun = self._marks is not None and self._marks.begun(prompt)
+        if self._marks is not None and begun and grammar.holds_all:
+            prompt, begun = self._marks.ended(prompt), False
+        content = self._reader is not None and grammar.is_content and conversation.asks_answer
+        return prompt + (self._reader.content_mark if self._reader and content else ""), begun
 
     def within_budget(self, tokens: int, tokenizer: Tokenizer, *, begun: bool) -> Grammar | None:
         """Any answer with at most so many tokens of reasoning; None where its marks are no tokens."""

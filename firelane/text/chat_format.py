@@ -20,7 +20,8 @@ UNKNOWN = "unknown"
 class ChatFormat:
     """name: of --tool-parser, "none" where calls are not to be read, UNKNOWN where nobody knows how this
     model writes calls. family: writes, reads and forces calls; None where calls are not read. reader: reads
-    every answer, reasoning and content, too. marks: around reasoning, None where it has none. telling: how
+    every answer, those without calls, too. marks: around reasoning, None where it has none, or
+    `reader` reads it. telling: how
     tools and earlier calls are shown. shape: where the template takes earlier turns. reasons: how this was
     found, one sentence each.
     """
@@ -36,7 +37,7 @@ class ChatFormat:
     @property
     def thinks(self) -> bool:
         """Whether reasoning is told from content."""
-        return self.marks is not None or self.reader is not None
+        return self.marks is not None or (self.reader is not None and self.reader.reads_reasoning)
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def find_chat_format(
         family = named_family(name, evidence.facts.calls or evidence.source)
     option = REASONING_ALIASES.get(reasoning_parser, reasoning_parser)
     reader = _reader(family, name, option)
-    marks, why = (None, "") if reader else _marks(evidence, option)
+    marks, why = (None, "") if reader and reader.reads_reasoning else _marks(evidence, option)
     found = ChatFormat(
         name=family.name if family else "none" if tool_parser == "none" else UNKNOWN,
         family=family,
@@ -181,7 +181,7 @@ def _token_families(is_token: IsToken) -> Iterator[str]:
 
 def _reader(family: Family | None, found: str, option: str) -> Family | None:
     """The family whose parser is for every answer. option: the value of --reasoning-parser."""
-    if family is not None and family.reads_reasoning:
+    if family is not None and family.reads_answers:
         return family
     name = found if option == "auto" else option
     return named_family(name) if name in READERS else None

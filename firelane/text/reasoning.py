@@ -58,6 +58,7 @@ MARKS = {
     "hy3": ReasoningMarks(open="<think:opensource>", close="</think:opensource>", empty=""),
     "apriel": ReasoningMarks(open="Here are my reasoning steps:", close="[BEGIN FINAL RESPONSE]", empty="\n"),
     "apertus": ReasoningMarks(open="<|inner_prefix|>", close="<|inner_suffix|>", empty=""),
+    "cohere": ReasoningMarks(open="<|START_THINKING|>", close="<|END_THINKING|>", empty=""),
     "gemma4": ReasoningMarks(open="<|channel>", close="<channel|>", label="thought", empty="", repeated=True),
 }
 """By the name of --reasoning-parser."""

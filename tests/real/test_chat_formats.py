@@ -31,6 +31,8 @@ KNOWN = {
     "unsloth-Apriel-1.5": f"apriel {BOTH}",
     "Bielik-11B-v3.0-Instruct": f"hermes {BOTH}",
     "ByteDance-Seed-OSS": f"seed_oss {BOTH}",
+    "Cohere2MoE": f"cohere {BOTH}",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": f"cohere {BOTH}",
     "GLM-4.6": GLM45,
     "GLM-4.7-Flash": GLM47,
     "HuggingFaceTB-SmolLM3-3B": f"hermes {BOTH_IN_WORDS}",  # a copy without the original's tools
@@ -84,9 +86,7 @@ KNOWN = {
     "unsloth-mistral-Devstral-Small-2507": f"mistral {CALLS}",
 }
 UNKNOWN = {
-    "Cohere2MoE": "tool_name within <|START_ACTION|>",
     "CohereForAI-c4ai-command-r-plus-tool_use": "Action: and a fenced list, without marks",
-    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "tool_name within <|START_ACTION|>",
     "Kimi-K3": "a tree of <|open|> and <|close|>",
     "MiniMax-M3": "a tag of its own name around each parameter",
     "meetkai-functionary-medium-v3.1": "<function=name> around JSON",

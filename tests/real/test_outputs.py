@@ -34,9 +34,13 @@ FENCED = "a fence around JSON is no part of the answer there; here a grammar lea
 ASKED_OF_OTHERS = "a call of a tool that the request does not name is left out there; here nothing is lost"
 STOPS = "a token that ends the answer, which the tokenizer takes out here before it is read"
 NOT_APART = "channels are told apart unless both parsers are `none`"
+CUT = "a call that is cut before its arguments begin is content here, as it was written"
 NOT_LISTED = "docs/chat-formats.md does not list this format"
 Read = tuple[str, str, list[tuple[str, str]]]
 DIFFERENT = {
+    ("Cohere2MoE", 1): PREFILLED,
+    ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", 4): CUT,
+    ("Cohere2MoE", 9): CUT,
     ("Qwen3.5-4B", 1): PREFILLED,
     ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 1): PREFILLED,
     ("mistralai-Ministral-3-14B-Reasoning-2512", 6): FENCED,
@@ -51,9 +55,7 @@ DIFFERENT = {
 UNLISTED = frozenset(
     {
         "Apriel-1.6-15b-Thinker-fixed",
-        "Cohere2MoE",
         "CohereForAI-c4ai-command-r-plus-tool_use",
-        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
         "Kimi-K3",
         "MiniMax-M3",
         "muse-glimmer",

@@ -148,6 +148,12 @@ TEMPLATES = {
         )
         + "</function>\n"
     ),
+    "cohere": _template(
+        '{{ "," if not loop.first }}\n    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", '
+        '"parameters": {{ f.arguments | tojson }}}',
+        before="<|START_ACTION|>[",
+        after="\n]<|END_ACTION|>",
+    ),
     "olmo3": PYTHON
     + _template(
         "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")\n",

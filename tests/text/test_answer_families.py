@@ -11,7 +11,7 @@ from splitting import joined, split
 
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 from firelane.text.template import ChatTemplate
-from firelane.text.tools.families import named_family
+from firelane.text.tools.families import READERS, named_family
 from firelane.text.tools.tool import Tool
 
 SCHEMA = {
@@ -78,9 +78,10 @@ def test_every_name_is_known():
     for name in (*TOOL_PARSERS[2:], *TOOL_ALIASES):
         assert named_family(name).name == TOOL_ALIASES.get(name, name)
     for name in (*REASONING_PARSERS[2:], *REASONING_ALIASES):
-        harmony = REASONING_ALIASES.get(name, name) == "harmony"
+        named = REASONING_ALIASES.get(name, name)
         form = format_of("", "none", name)
-        assert (form.marks is None) is (form.reader is not None) is harmony
+        assert (form.marks is None) is (named == "harmony")
+        assert (form.reader is not None) is (named in READERS)
 
 
 @pytest.mark.parametrize(

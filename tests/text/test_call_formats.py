@@ -216,6 +216,15 @@ CASES = [
      "<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>7</arg_value:opensource>\n"
      "</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n"
      "</tool_calls:opensource>", "", [("f", '{"n": 7}'), ("g", "{}")]),
+    # Cohere
+    ("cohere", "<|START_TEXT|>Well <b> now.<|END_TEXT|>", "Well <b> now.", []),
+    ("cohere", '<|START_RESPONSE|>Ok.<|END_RESPONSE|><|START_ACTION|>[\n    {"tool_call_id": "0", '
+     f'"tool_name": "f", "parameters": {ARGS}}},\n    {{"tool_call_id": "1", "tool_name": "g", '
+     '"parameters": {}}\n]<|END_ACTION|>', "Ok.", [("f", ARGS), ("g", "{}")]),
+    ("cohere", '<|START_ACTION|>[{"tool_name": "f", "parameters": {"s": "<|END_TEXT|> x"}}]<|END_ACTION|>',
+     "", [("f", '{"s": "<|END_TEXT|> x"}')]),
+    ("cohere", '<|START_ACTION|>[{"tool_name": "f", "s": 1}]<|END_ACTION|>',
+     '<|START_ACTION|>[{"tool_name": "f", "s": 1}]<|END_ACTION|>', []),
 ]  # fmt: skip
 
 

@@ -39,6 +39,14 @@ CASES = [
     (HERMES, '<tool_call>{"name": "g", "arguments": {}, "id": "7"}</tool_call>', "", [("g", "{}")]),
     (HERMES, '<tool_call>{"name": "g", "arguments": {"x": "é🔥', "", [("g", '{"x": "é🔥')]),
     (HERMES, "<tool_call>{nonsense}</tool_call>", "<tool_call>{nonsense}</tool_call>", []),
+    (HERMES, '<tool_call>{"name": "g", "id": "7", "type": "function"}</tool_call>', "", [("g", "{}")]),
+    *(
+        (HERMES, text, text, [])
+        for text in (
+            '<tool_call>{"name": "g", "city": "x"}</tool_call>',
+            '<tool_call>{"days": [1, 2], "id": "7", "name": "g"}</tool_call>',
+        )
+    ),
     (HERMES, '<tool_call>{"name": 7, "arguments": {}}', '<tool_call>{"name": 7, "arguments": {}}', []),
     (HERMES, '<tool_call>{"name": "g", ', '<tool_call>{"name": "g", ', []),
     (HERMES, f'<tool_call>{{"name": "{"n" * 300}"', f'<tool_call>{{"name": "{"n" * 300}"', []),

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from firelane.text.parsers import TOOL_ALIASES
-from firelane.text.tools import deepseek, gemma4, harmony, hermes, json_list, kimi_k2, llama3, mistral, tags
+from firelane.text.tools import (
+    cohere,
+    deepseek,
+    gemma4,
+    harmony,
+    hermes,
+    json_list,
+    kimi_k2,
+    llama3,
+    mistral,
+    tags,
+)
 from firelane.text.tools.family import Family
 from firelane.text.tools.json_lines import GIGACHAT3, GIGACHAT31, MINIMAX_M1, JsonLines
 from firelane.text.tools.keyed_list import APERTUS, KeyedList
@@ -43,6 +54,7 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "hy3": lambda _: Tagged("hy3", tags.HY3),
     "minicpm5": lambda _: Tagged("minicpm5", tags.MINICPM5),
     "olmo3": lambda _: PythonLines("olmo3", *OLMO3),
+    "cohere": lambda shown: cohere.Cohere(newer=cohere.TEXT[1] in shown),
 }
 
 
@@ -56,6 +68,7 @@ def _gigachat(*, older: bool) -> Family:
 MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", (harmony.CHANNEL, harmony.MESSAGE)),
     ("gemma4", (gemma4.OPEN,)),
+    ("cohere", cohere.ACTION[:1]),
     ("kimi_k2", (kimi_k2.CALL[0],)),
     ("deepseek_v4", (tags.DSML, "tool_calls>")),
     ("deepseek_v32", (tags.DSML,)),
@@ -90,8 +103,8 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Marks that a family's texts show, in the order in which it tells: a later family's marks may stand in the
 texts of an earlier one.
 """
-READERS = ("harmony",)
-"""Families whose parser is for every answer, and reads the reasoning, too."""
+READERS = ("harmony", "cohere")
+"""Families whose parser is for every answer, those without calls, too."""
 UNMARKED = ("llama3_json", "llama4_pythonic")
 """Families whose calls may have no mark."""
 

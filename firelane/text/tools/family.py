@@ -21,8 +21,9 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 class Family(abc.ABC):
     """name: of --tool-parser. opening: the mark that calls begin with anywhere in a text. delimiters: special
     tokens that the parser must see as text. stops: special tokens that end an answer, whatever the model's
-    files say. reads_reasoning: the parser is for every answer, and reads the reasoning, too. content_mark:
-    what the prompt has to end with where the answer is content from its beginning.
+    files say. reads_reasoning: the parser is for every answer, and reads the reasoning, too. around: marks
+    that stand around content, and are left out. content_mark: what the prompt has to end with where the
+    answer is content from its beginning.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Family(abc.ABC):
     delimiters: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     reads_reasoning: bool = False
+    around: tuple[str, ...] = ()
     content_mark: str = ""
 
     def new_id(self) -> str:
@@ -40,6 +42,11 @@ class Family(abc.ABC):
     def openings(self) -> tuple[str, ...]:
         """All marks that calls may begin with anywhere in a text."""
         return (self.opening,) if self.opening else ()
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether an answer without calls has to be read, too."""
+        return self.reads_reasoning or bool(self.around)
 
     @abc.abstractmethod
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
@@ -62,7 +69,7 @@ class Family(abc.ABC):
         """As `rules`, of a whole answer from `start` on: text, and calls that hold to the schemas of tools
         that are strict. reasoning: marks that may be in the text.
         """
-        start = free_start(self.opening, self.delimiters, reasoning, token_of)
+        start = free_start(self.opening, self.delimiters, (*reasoning, *self.around), token_of)
         return start + self.rules(held_tools(tools), token_of, parallel=parallel)
 
     def content_rule(self, token_of: TokenOf) -> str:

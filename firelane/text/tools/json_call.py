@@ -14,7 +14,10 @@ from firelane.text.tools.json_text import JsonText, mended_object
 from firelane.text.tools.python_value import LiteralEnd, python_as_json
 from firelane.text.tools.stream_buffer import MAX_HEAD_CHARS, Reading, StreamBuffer, char, skip_space
 
+NAME_KEYS = ("name", "tool_name")
 ARGUMENT_KEYS = ("arguments", "parameters")
+LABEL_KEYS = frozenset({"id", "call_id", "tool_call_id", "type", "index"})
+"""Members of a call that say nothing of its arguments."""
 MAX_NAME_CHARS = 256
 MAX_EARLY_CHARS = 4 << 10
 """Limit of arguments that are looked at as a whole: in a text, before the name, or in Python's quotes."""
@@ -62,6 +65,7 @@ def read_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Rea
     """
     name: str | None = None
     early: str | None = None  # arguments that came before the name
+    others = False
     if (yield from char(buffer, at)) != "{":
         return False
     while True:
@@ -79,17 +83,20 @@ def read_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Rea
         if end is None:
             return False
         value, at = buffer.text[at:end], end
-        if word == "name":
+        if word in NAME_KEYS:
             name = _text(value)
             if not name or (known_only and name not in buffer.tools):
                 return False
         elif word in ARGUMENT_KEYS:
             early = value
+        others = others or word not in (*NAME_KEYS, *ARGUMENT_KEYS, *LABEL_KEYS)
         at = yield from skip_space(buffer, at)
         after = yield from char(buffer, at)
         if after == "," and (yield from char(buffer, (yield from skip_space(buffer, at + 1)))) == "}":
             at, after = (yield from skip_space(buffer, at + 1)), "}"
         if after == "}" and name is not None:
+            if others and early is None:  # they may be arguments: dropping them would call with none
+                return False
             return _whole_call(buffer, name, early, at + 1)
         if after != ",":
             return False

@@ -35,7 +35,11 @@ class JsonList(Family):
         self._mark, self._close = mark, close
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
-        while mark := (yield from until(buffer, (self._mark,), buffer.content, trim=True)):
+        marks = (self._mark, *self.around)
+        while mark := (yield from until(buffer, marks, buffer.content, trim=True)):
+            if mark in self.around:
+                buffer.take(len(mark))
+                continue
             at = yield from skip_space(buffer, len(mark))
             listed = (yield from char(buffer, at)) == "["
             if not listed or not (yield from read_list(buffer, at)):

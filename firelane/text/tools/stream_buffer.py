@@ -220,6 +220,16 @@ def match(
     return found
 
 
+def content_without(marks: tuple[str, ...]) -> Parser:
+    """The parser of plain text out of which these marks are taken."""
+
+    def parse(buffer: StreamBuffer) -> Reading[None]:
+        while mark := (yield from until(buffer, marks, buffer.content, trim=True)):
+            buffer.take(len(mark))
+
+    return parse
+
+
 def all_content(buffer: StreamBuffer) -> Reading[None]:
     """The parser of plain text."""
     while True:
