@@ -82,6 +82,7 @@ def test_calls_are_shown_and_answered_with_the_keyboard(visit: Open) -> None:
     tab.page.press("#message", "Shift+Enter")
     tab.set(message="Well?").page.press("#message", "Enter")  # the results come first
     assert len(tab.sent) == 1
+    assert "waits for the results of its tool calls" in tab.page.locator("#held").inner_text()
     tab.answer_with(chat_events("It is warm."))
     tab.page.keyboard.type("31 degrees")
     tab.page.keyboard.press("Enter")
@@ -89,6 +90,7 @@ def test_calls_are_shown_and_answered_with_the_keyboard(visit: Open) -> None:
     tab.page.keyboard.press("Enter")
     tab.settled()
     assert tab.answer == "It is warm."
+    assert tab.page.is_hidden("#held")
     assistant, *results = tab.sent[-1]["messages"][1:]
     assert assistant["content"] is None
     assert [(call["id"], call["function"]["arguments"]) for call in assistant["tool_calls"]] == [
