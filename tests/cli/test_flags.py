@@ -194,7 +194,7 @@ def test_backends_are_those_that_there_are() -> None:
 
 def test_environment_variables() -> None:
     assert {env.PREFIX + name for name in env.KNOWN} == ENVIRONMENT
-    assert {f.name.upper() for f in dataclasses.fields(env.Environment)} == set(env.KNOWN)
+    assert {f.name.upper() for f in dataclasses.fields(env.Environment)} == env.KNOWN | env.OF_ENGINE
 
 
 def test_every_number_has_a_range() -> None:

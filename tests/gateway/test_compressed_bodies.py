@@ -33,7 +33,11 @@ def test_a_coding_that_is_not_known(service):
     assert answer.json()["error"]["code"] == "unsupported_media_type"
 
 
-@pytest.mark.parametrize("body", [BODY, gzip.compress(BODY)[:-9], gzip.compress(BODY) + b"more", b""])
+@pytest.mark.parametrize(
+    "body",
+    [BODY, gzip.compress(BODY)[:-9], gzip.compress(BODY) + b"more", b""],
+    ids=["plain", "cut", "more", "empty"],
+)
 def test_what_is_broken(service, body):
     answer = post(service, body, "gzip")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
