@@ -81,8 +81,10 @@ class AnswerFormat:
         begun = self._marks is not None and self._marks.begun(prompt)
         if self._marks is not None and begun and grammar.holds_all:
             prompt, begun = self._marks.ended(prompt), False
-        content = self._reader is not None and grammar.is_content and conversation.asks_answer
-        return prompt + (self._reader.content_mark if self._reader and content else ""), begun
+        if self._reader is not None and grammar.holds_all and conversation.asks_answer:
+            mark = self._reader.content_mark  # the grammar writes it where the answer may be calls
+            prompt = prompt.removesuffix(mark) + (mark if grammar.is_content else "")
+        return prompt, begun
 
     def within_budget(self, tokens: int, tokenizer: Tokenizer, *, begun: bool) -> Grammar | None:
         """Any answer with at most so many tokens of reasoning; None where its marks are no tokens."""

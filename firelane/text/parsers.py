@@ -6,7 +6,7 @@ TOOL_PARSERS = (
     *("auto", "none", "llama3_json", "hermes", "mistral", "harmony", "deepseek_v3", "deepseek_v31"),
     *("deepseek_v32", "deepseek_v4", "kimi_k2", "qwen3_coder", "glm45", "glm47", "minimax_m2", "seed_oss"),
     *("gemma4", "llama4_pythonic", "lfm2", "phi4_mini_json", "granite", "nemotron_json", "olmo3"),
-    *("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere"),
+    *("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere", "kimi_k3"),
 )
 TOOL_ALIASES = {
     "openai": "harmony",
@@ -30,6 +30,7 @@ REASONING_PARSERS = (
     "apriel",
     "apertus",
     "cohere",
+    "kimi_k3",
     "harmony",
 )
 REASONING_ALIASES = {

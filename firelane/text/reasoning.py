@@ -59,6 +59,7 @@ MARKS = {
     "apriel": ReasoningMarks(open="Here are my reasoning steps:", close="[BEGIN FINAL RESPONSE]", empty="\n"),
     "apertus": ReasoningMarks(open="<|inner_prefix|>", close="<|inner_suffix|>", empty=""),
     "cohere": ReasoningMarks(open="<|START_THINKING|>", close="<|END_THINKING|>", empty=""),
+    "kimi_k3": ReasoningMarks(open="<|open|>think<|sep|>", close="<|close|>think<|sep|>", empty=""),
     "gemma4": ReasoningMarks(open="<|channel>", close="<channel|>", label="thought", empty="", repeated=True),
 }
 """By the name of --reasoning-parser."""

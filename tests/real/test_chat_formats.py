@@ -38,6 +38,7 @@ KNOWN = {
     "HuggingFaceTB-SmolLM3-3B": f"hermes {BOTH_IN_WORDS}",  # a copy without the original's tools
     "Kimi-K2-Instruct": f"kimi_k2 {CALLS}",
     "Kimi-K2-Thinking": f"kimi_k2 {BOTH}",
+    "Kimi-K3": f"kimi_k3 {BOTH}",
     "LFM2-8B-A1B": f"lfm2 {CALLS}",
     "LFM2.5-8B-A1B": f"lfm2 {BOTH}",
     "LFM2.5-Instruct": f"lfm2 {BOTH}",
@@ -87,7 +88,6 @@ KNOWN = {
 }
 UNKNOWN = {
     "CohereForAI-c4ai-command-r-plus-tool_use": "Action: and a fenced list, without marks",
-    "Kimi-K3": "a tree of <|open|> and <|close|>",
     "MiniMax-M3": "a tag of its own name around each parameter",
     "meetkai-functionary-medium-v3.1": "<function=name> around JSON",
     "meetkai-functionary-medium-v3.2": ">>>name, and JSON",

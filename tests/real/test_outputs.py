@@ -56,7 +56,6 @@ UNLISTED = frozenset(
     {
         "Apriel-1.6-15b-Thinker-fixed",
         "CohereForAI-c4ai-command-r-plus-tool_use",
-        "Kimi-K3",
         "MiniMax-M3",
         "muse-glimmer",
         "unsloth-Apriel-1.5",

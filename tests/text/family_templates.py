@@ -154,6 +154,17 @@ TEMPLATES = {
         before="<|START_ACTION|>[",
         after="\n]<|END_ACTION|>",
     ),
+    "kimi_k3": _template(
+        '<|open|>call tool="{{ f.name }}" index="{{ loop.index }}"<|sep|>'
+        + _values(
+            '<|open|>argument key="{{ k }}" type="'
+            "{{ 'boolean' if v is boolean else 'string' if v is string else 'number' if v is number "
+            "else 'object' if v is mapping else 'array' }}\"<|sep|>" + PLAIN + "<|close|>argument<|sep|>"
+        )
+        + "<|close|>call<|sep|>",
+        before="<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|>",
+        after="<|close|>tools<|sep|><|close|>message<|sep|>",
+    ),
     "olmo3": PYTHON
     + _template(
         "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")\n",

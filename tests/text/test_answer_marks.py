@@ -73,3 +73,59 @@ def test_a_message_goes_on_within_its_marks():
         asked = chat.ask(messages=messages, continue_final_message=True, add_generation_prompt=False)
         assert asked.text.endswith("<|START_TEXT|>It is")
         assert chat.read(asked, " so.<|END_TEXT|>") == (" so.", "", [])
+
+
+KIMI = (
+    "{%- if thinking is undefined %}{% set thinking = true %}{% endif %}"
+    '{%- if tools %}<|open|>message role="system"<|sep|>{{ tools | tojson }}<|close|>message<|sep|>'
+    "{% endif %}"
+    '{%- for m in messages %}<|open|>message role="{{ m.role }}"<|sep|>'
+    "{%- if m.role == 'assistant' %}<|open|>response<|sep|>{{ m.content }}<|close|>response<|sep|>"
+    "{%- if m.tool_calls %}<|open|>tools<|sep|>{% for c in m.tool_calls %}"
+    '<|open|>call tool="{{ c.function.name }}" index="{{ loop.index }}"<|sep|>'
+    "{%- for k, v in c.function.arguments.items() %}"
+    '<|open|>argument key="{{ k }}" type="'
+    "{{ 'string' if v is string else 'number' }}\"<|sep|>{{ v }}<|close|>argument<|sep|>{% endfor %}"
+    "<|close|>call<|sep|>{% endfor %}<|close|>tools<|sep|>{% endif %}"
+    "{%- else %}{{ m.content }}{% endif %}<|close|>message<|sep|>{% endfor %}"
+    '{%- if add_generation_prompt %}<|open|>message role="assistant"<|sep|>'
+    "<|open|>{{ 'think' if thinking else 'response' }}<|sep|>{% endif %}"
+)
+K3 = ("<|open|>", "<|close|>", "<|sep|>")
+RESPONSE, TOOLS = "<|open|>response<|sep|>", "<|open|>tools<|sep|>"
+
+
+def test_tags_of_several_tokens():
+    with chatting(KIMI, *K3) as chat:
+        asked = chat.ask(tools=[TOOL])
+        assert asked.text.endswith("<|open|>think<|sep|>")
+        assert set(map(chat.id_of, K3)) <= asked.visible_special_ids
+        call = (
+            f'{TOOLS}<|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="string"<|sep|>1'
+            "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
+        )
+        text = f"Hm.<|close|>think<|sep|>{RESPONSE}On it.<|close|>response<|sep|>{call}"
+        assert chat.read(asked, text) == ("On it.", "Hm.", [("f", '{"a": "1"}')])
+        assert chat.read(chat.ask(), f"Hm.<|close|>think<|sep|>{RESPONSE}Yes.") == ("Yes.", "Hm.", [])
+
+
+def test_a_response_that_the_prompt_begins():
+    """A held answer begins it once, whoever writes it; calls stand behind one that is empty."""
+    with chatting(KIMI, *K3) as chat:
+        content = chat.ask(response_format=FORM)
+        assert content.text.endswith(f'role="assistant"<|sep|>{RESPONSE}')
+        for fields in ({"tool_choice": "required"}, {"response_format": FORM}):
+            held = chat.ask(tools=[TOOL], **fields)
+            assert held.text.endswith('role="assistant"<|sep|>')
+            open_, close, sep = (f"<[{chat.id_of(mark)}]>" for mark in K3)
+            before = f'{open_} "response" {sep} {close} "response" {sep} {open_} "tools" {sep} block'
+            assert f"calls: {before}\n" in held.grammar.text
+        assert f'body: {open_} "response" {sep}' in held.grammar.text
+        assert chat.read(held, f'{RESPONSE}{{"a": 1}}') == ('{"a": 1}', "", [])
+
+
+def test_an_answer_without_reasoning_goes_on_in_the_response():
+    with chatting(KIMI, *K3) as chat:
+        asked = chat.ask(chat_template_kwargs={"thinking": False})
+        assert asked.text.endswith(RESPONSE)
+        assert chat.read(asked, "Yes.<|close|>response<|sep|><|close|>message<|sep|>") == ("Yes.", "", [])

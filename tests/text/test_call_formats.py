@@ -66,6 +66,21 @@ def kimi(*calls: tuple[str, str]) -> str:
     return f"<|tool_calls_section_begin|>{''.join(made)}<|tool_calls_section_end|>"
 
 
+def kimi3(*calls: tuple[str, dict[str, str]]) -> str:
+    """An answer and calls; the keys of a call's values end with their types."""
+    made = [
+        f'<|open|>call tool="{name}" index="{i}"<|sep|>'
+        + "".join(
+            '<|open|>argument key="{}" type="{}"<|sep|>{}<|close|>argument<|sep|>'.format(*key.split(), value)
+            for key, value in values.items()
+        )
+        + "<|close|>call<|sep|>"
+        for i, (name, values) in enumerate(calls, 1)
+    ]
+    said = "<|open|>response<|sep|>Ok.<|close|>response<|sep|>"
+    return f"{said}<|open|>tools<|sep|>{''.join(made)}<|close|>tools<|sep|><|close|>message<|sep|>"
+
+
 def v31(*calls: tuple[str, str]) -> str:
     made = [f"<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{a}<｜tool▁call▁end｜>" for n, a in calls]
     return f"<｜tool▁calls▁begin｜>{''.join(made)}<｜tool▁calls▁end｜>"
@@ -216,6 +231,16 @@ CASES = [
      "<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>7</arg_value:opensource>\n"
      "</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n"
      "</tool_calls:opensource>", "", [("f", '{"n": 7}'), ("g", "{}")]),
+    # Kimi K3
+    ("kimi_k3", "<|open|>response<|sep|>Well <b>.<|close|>response<|sep|><|close|>message<|sep|>",
+     "Well <b>.", []),
+    ("kimi_k3", kimi3(("f", {"s string": "<1> \n", "n number": "7", "o object": '{"k": "a"}'}),
+                      ("g", {"x string": "7", "m null": "null"})),
+     "Ok.", [("f", '{"s": "<1> \\n", "n": 7, "o": {"k": "a"}}'), ("g", '{"x": "7", "m": null}')]),
+    ("kimi_k3", '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>json type="object"<|sep|>'
+     f"{ARGS}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>", "", [("f", ARGS)]),
+    ("kimi_k3", "<|open|>tools<|sep|>none<|close|>tools<|sep|>",
+     "<|open|>tools<|sep|>none<|close|>tools<|sep|>", []),
     # Cohere
     ("cohere", "<|START_TEXT|>Well <b> now.<|END_TEXT|>", "Well <b> now.", []),
     ("cohere", '<|START_RESPONSE|>Ok.<|END_RESPONSE|><|START_ACTION|>[\n    {"tool_call_id": "0", '

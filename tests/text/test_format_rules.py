@@ -127,7 +127,7 @@ CALL = {
     "</TOOLCALL>",
     "olmo3": '<function_calls>\nplain(s="x", e="red", b=True)\n</function_calls>',
 }
-WRITTEN = ("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere")
+WRITTEN = ("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere", "kimi_k3")
 CALL |= {name: named_family(name).written([("plain", {"s": "x", "e": "red", "b": True})]) for name in WRITTEN}
 CALL["deepseek_v4"] = CALL["deepseek_v32"].replace("function_calls", "tool_calls")
 

@@ -74,7 +74,11 @@ def held_tools(tools: Sequence[Tool]) -> list[Tool]:
 def free_start(opening: str, marks: Sequence[str], reasoning: Sequence[str], token_of: TokenOf) -> str:
     """Rules of an answer that may be text, reasoning, and blocks of calls. marks: those of the format."""
     before, token, after = first_token(opening, marks, token_of)
-    thoughts = [f"<[{known}]>" for mark in reasoning if (known := token_of(mark)) is not None]
+    thoughts = [
+        symbols(mark, (mark, *marks), token_of)
+        for mark in reasoning
+        if first_token(mark, (mark, *marks), token_of)[1] is not None
+    ]
     pieces = ["free_text", *thoughts, "opened block"]
     text = f"start: ({' | '.join(pieces)})*\nfree_text: /(?s:.+)/\n"
     if token is None:

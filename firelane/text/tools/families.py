@@ -54,6 +54,7 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "hy3": lambda _: Tagged("hy3", tags.HY3),
     "minicpm5": lambda _: Tagged("minicpm5", tags.MINICPM5),
     "olmo3": lambda _: PythonLines("olmo3", *OLMO3),
+    "kimi_k3": lambda _: Tagged("kimi_k3", tags.KIMI_K3),
     "cohere": lambda shown: cohere.Cohere(newer=cohere.TEXT[1] in shown),
 }
 
@@ -69,6 +70,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", (harmony.CHANNEL, harmony.MESSAGE)),
     ("gemma4", (gemma4.OPEN,)),
     ("cohere", cohere.ACTION[:1]),
+    ("kimi_k3", tags.KIMI_K3.delimiters),
     ("kimi_k2", (kimi_k2.CALL[0],)),
     ("deepseek_v4", (tags.DSML, "tool_calls>")),
     ("deepseek_v32", (tags.DSML,)),
@@ -103,7 +105,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Marks that a family's texts show, in the order in which it tells: a later family's marks may stand in the
 texts of an earlier one.
 """
-READERS = ("harmony", "cohere")
+READERS = ("harmony", "cohere", "kimi_k3")
 """Families whose parser is for every answer, those without calls, too."""
 UNMARKED = ("llama3_json", "llama4_pythonic")
 """Families whose calls may have no mark."""

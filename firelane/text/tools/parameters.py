@@ -22,7 +22,7 @@ COMBINED = (*CHOICES, "allOf")
 NOTES = frozenset({"$schema", "$id", "title", "description", "default", "examples", "strict", "$comment"})
 """Keys that constrain nothing."""
 STRING = frozenset({"string"})
-_KINDS: dict[type, str] = {
+KINDS: dict[type, str] = {
     bool: "boolean",
     int: "integer",
     float: "number",
@@ -135,7 +135,7 @@ def _said(schema: Schema) -> list[str]:
         listed = cast(list[Any], declared) if isinstance(declared, list) else [declared]
         return [kind for kind in listed if isinstance(kind, str)]
     values = [schema["const"]] if "const" in schema else _listed(schema, "enum")
-    return [_KINDS[type(value)] for value in values]
+    return [KINDS[type(value)] for value in values]
 
 
 def _listed(schema: Schema, key: str) -> list[Any]:
@@ -171,7 +171,7 @@ def text_in_json(text: str) -> str:
 def _kind(word: str) -> str | None:
     """The type of a JSON text; None where it is none."""
     try:
-        return _KINDS[type(json.loads(word, parse_constant=_refuse))]
+        return KINDS[type(json.loads(word, parse_constant=_refuse))]
     except (ValueError, RecursionError):
         return None
 

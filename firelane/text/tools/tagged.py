@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from firelane.text.tools.argument_schema import argument_schema
 from firelane.text.tools.call_rules import TokenOf
 from firelane.text.tools.family import Called, Family
-from firelane.text.tools.parameters import STRING, Schema, as_json, kinds_of, quoted_text, text_in_json
+from firelane.text.tools.json_call import stream_value
+from firelane.text.tools.parameters import KINDS, STRING, Schema, as_json, kinds_of, quoted_text, text_in_json
 from firelane.text.tools.stream_buffer import (
     Reading,
     StreamBuffer,
@@ -26,7 +27,7 @@ from firelane.text.tools.stream_buffer import (
 )
 from firelane.text.tools.tagged_ends import Call, ValueEnds
 from firelane.text.tools.tagged_rules import TaggedRules
-from firelane.text.tools.tags import Tags, closing
+from firelane.text.tools.tags import NUMBER, Tags, closing
 from firelane.text.tools.tool import Tool
 
 
@@ -36,7 +37,8 @@ class Tagged(Family):
     def __init__(self, name: str, tags: Tags) -> None:
         self.name = name
         self.opening = tags.opening
-        self.delimiters = tags.delimiters
+        self.delimiters, self.around = tags.delimiters, tags.around
+        self.content_mark = tags.content_mark
         self._tags = tags
         self._call, self._key = tags.call_pattern, tags.key_pattern
         ends = max(1, f"{tags.call}{tags.call_end}".count(">"))
@@ -51,7 +53,11 @@ class Tagged(Family):
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         tags = self._tags
-        while mark := (yield from until(buffer, self.openings, buffer.content, trim=True)):
+        marks = (*self.openings, *self.around)
+        while mark := (yield from until(buffer, marks, buffer.content, trim=True)):
+            if mark in self.around:
+                buffer.take(len(mark))
+                continue
             if mark == tags.call:  # models leave the section's mark out
                 close = closing(self.opening) if tags.sections else ""
                 read = yield from self._section(buffer, 0, close, known_only=True)
@@ -90,6 +96,8 @@ class Tagged(Family):
         stay unfinished, and the result is False; what is neither a parameter nor a tag ends the call, and is
         left.
         """
+        if (yield from self._whole(buffer)):
+            return True
         before = "{"
         while (key := (yield from self._next_key(buffer))) is not None:
             buffer.arguments(f"{before}{quoted_text(key[1])}: ")
@@ -106,6 +114,20 @@ class Tagged(Family):
                 return False
         buffer.arguments("{}" if before == "{" else "}")
         buffer.end_call()
+        return True
+
+    def _whole(self, buffer: StreamBuffer) -> Reading[bool]:
+        """Whether the arguments are one JSON object between marks, which then is given out."""
+        first, last = self._tags.whole
+        at = yield from skip_space(buffer, 0)
+        if not first or not (yield from begins(buffer, at, first)):
+            return False
+        at = yield from skip_space(buffer, at + len(first))
+        if (yield from char(buffer, at)) != "{":
+            return False
+        buffer.take(at)
+        yield from stream_value(buffer)
+        yield from take_marks(buffer, last)
         return True
 
     def _next_key(self, buffer: StreamBuffer) -> Reading[re.Match[str] | None]:
@@ -174,21 +196,21 @@ class Tagged(Family):
         return False
 
     def written(self, calls: Sequence[Called]) -> str:
-        tags, made = self._tags, [self._written_call(called) for called in calls]
+        tags = self._tags
+        made = [self._written_call(called, i) for i, called in enumerate(calls, 1)]
         if not tags.sections:
             return "\n".join(made)
         blocks = ["".join(made)] if tags.many else made
         first, last = self.opening + (tags.gap if tags.call else ""), closing(self.opening)
-        return "\n".join(f"{first}{block}{last}" for block in blocks)
+        return "\n".join(f"{tags.before}{first}{block}{last}" for block in blocks)
 
-    def _written_call(self, called: Called) -> str:
+    def _written_call(self, called: Called, place: int) -> str:
         tags = self._tags
         line = "\n" if tags.lines else ""
-        text = f"{tags.call}{called[0]}{tags.call_end}{tags.gap}"
+        text = f"{tags.call}{called[0]}{tags.call_end.replace(NUMBER, str(place))}{tags.gap}"
         for key, value in called[1].items():
-            is_string = isinstance(value, str)
-            said = value if is_string else json.dumps(value, ensure_ascii=False)
-            text += f"{tags.key_mark(key, string=is_string)}{line}{said}{line}{tags.value_close}{tags.gap}"
+            said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            text += f"{tags.key_mark(key, KINDS[type(value)])}{line}{said}{line}{tags.value_close}{tags.gap}"
         return text + (tags.call_close + tags.gap if tags.call else "")
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
@@ -212,5 +234,5 @@ def _schema(tool: Tool | None) -> Schema:
 def _kinds(key: re.Match[str], schema: Schema) -> frozenset[str]:
     """What the tag itself says, else the schema. Not a string: JSON, which `object` stands for."""
     if key["typed"]:
-        return STRING if key["typed"] == "true" else frozenset({"object"})
+        return STRING if key["typed"] in ("true", "string") else frozenset({"object"})
     return kinds_of(schema, key[1])

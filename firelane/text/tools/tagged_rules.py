@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from firelane.text.tools.call_rules import TokenOf, quoted, repeated, symbols, tool_rules
-from firelane.text.tools.parameters import NOTES, Schema, refused
+from firelane.text.tools.parameters import KINDS, NOTES, Schema, refused
 from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.schema_rules import (
     cases_of,
@@ -16,11 +16,15 @@ from firelane.text.tools.schema_rules import (
     other_fields,
     strings_of,
 )
-from firelane.text.tools.tags import Tags, closing
+from firelane.text.tools.tags import NUMBER, Tags, closing
 from firelane.text.tools.tool import Tool
 
 KEY = "[A-Za-z_][A-Za-z0-9_.-]{0,63}"
 """Names of parameters that a schema allows without naming them."""
+OTHER_KINDS = ("number", "boolean", "null", "object", "array")
+"""JSON types beside strings."""
+PLACE = "/[1-9][0-9]?/"
+"""The place of a call among those of its section."""
 
 
 class TaggedRules:
@@ -44,7 +48,7 @@ class TaggedRules:
         several = parallel and tags.many
         first = f"{self._gap} " if tags.call else ""
         block = f"{first}{repeated('call', '', parallel=several)} {self._symbols(closing(section))}"
-        opened = f"{self._symbols(section)} block"
+        opened = f"{self._symbols(tags.before + section)} block"
         calls = repeated(opened, quoted("\n"), parallel=parallel and not tags.many)
         rules = tool_rules(tools, self._call)
         return f"calls: {calls}\nblock: {block}\n{rules}{self._writer.text}"
@@ -53,7 +57,10 @@ class TaggedRules:
         tags = self._tags
         schema, root = closed_root(tool)
         mark = tags.call if tags.sections else ""  # without a section it is the opening
-        parts = [self._symbols(f"{mark}{tool.name}{tags.call_end}{tags.gap}")]
+        head, number, end = tags.call_end.partition(NUMBER)
+        parts = [self._symbols(f"{mark}{tool.name}{head}")] if number else []
+        parts += [PLACE, self._symbols(end + tags.gap)] if number else []
+        parts = parts or [self._symbols(f"{mark}{tool.name}{tags.call_end}{tags.gap}")]
         for name, (value, required) in named_fields(schema, tool.name).items():
             self._check(name)
             rule = self._writer.rule(" | ".join(self._parameter(name, value, root)))
@@ -67,42 +74,49 @@ class TaggedRules:
         return " ".join(parts)
 
     def _parameter(self, name: str, schema: Schema, root: Schema) -> Iterator[str]:
-        for is_string, value in self._values(schema, root):
-            mark = self._tags.key_mark(name, string=is_string) + self._line
+        for kind, value in self._values(schema, root):
+            mark = self._tags.key_mark(name, kind) + self._line
             yield f"{self._symbols(mark)} {value} {self._gap}"
 
     def _other(self, taken: list[str], schema: Schema, root: Schema) -> Iterator[str]:
         """A parameter of any name but those."""
         but = f" & ~/({'|'.join(map(_escaped, taken))})/" if taken else ""
         key = self._writer.terminal(f"/{KEY}/{but}")
-        for is_string, value in self._values(schema, root):
-            end = self._tags.key_mark("", string=is_string).removeprefix(self._tags.key) + self._line
+        for kind, value in self._values(schema, root):
+            end = self._tags.key_mark("", kind).removeprefix(self._tags.key) + self._line
             yield f"{self._symbols(self._tags.key)} {key} {self._symbols(end)} {value} {self._gap}"
 
-    def _values(self, schema: Schema, root: Schema) -> Iterator[tuple[bool, str]]:
-        """Values with what ends them, and whether each is a string."""
+    def _values(self, schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
+        """Values with what ends them, behind the JSON type of each."""
         cases, strings = cases_of(schema, root), self._strings
         mixed = len(cases) > 1 and not self._tags.typed
         for case in cases:
             listed = strings_of(case)
             if listed is not None:
-                yield from ((True, strings.literal(text)) for text in listed[0])
-                yield from ((False, f"{quoted(json.dumps(value))} {strings.end}") for value in listed[1])
+                yield from (("string", strings.literal(text)) for text in listed[0])
+                for value in listed[1]:
+                    yield KINDS[type(value)], f"{quoted(json.dumps(value))} {strings.end}"
             elif case.get("type") == "string":
-                yield True, strings.matching(case, no_json=mixed)
+                yield "string", strings.matching(case, no_json=mixed)
             elif set(case) - NOTES:
-                yield False, f"{json_value(case, root, self._writer)} {strings.end}"
+                yield from self._json(case, root)
             else:
-                yield True, strings.matching({})
-                if self._tags.typed:
-                    yield False, f"{json_value({}, root, self._writer)} {strings.end}"
+                yield "string", strings.matching({})
+                yield from self._json({}, root) if self._tags.typed else ()
+
+    def _json(self, case: Schema, root: Schema) -> Iterator[tuple[str, str]]:
+        """Values written as JSON, by their types where the tag names those."""
+        named = self._tags.typed != "type" or "type" in case
+        cases = [case] if named else [{**case, "type": kind} for kind in OTHER_KINDS]
+        for one in cases:
+            yield one.get("type", "object"), f"{json_value(one, root, self._writer)} {self._strings.end}"
 
     def _symbols(self, text: str) -> str:
         return symbols(text, self._tags.delimiters, self._token_of)
 
     def _check(self, name: str) -> None:
         """Raises RequestError where the parser would not read the name as it is."""
-        found = self._tags.key_pattern.fullmatch(self._tags.key_mark(name, string=True))
+        found = self._tags.key_pattern.fullmatch(self._tags.key_mark(name, "string"))
         if found is None or found[1] != name:
             raise refused(
                 f"a parameter named '{name[:40]}' has no form in this model's calls: name it with "
