@@ -80,6 +80,7 @@ KNOWN = {
     "mistralai-Ministral-3-14B-Reasoning-2512": f"mistral {BOTH}",
     "mistralai-Mistral-Nemo-Instruct-2407": f"mistral {CALLS}",
     "moonshotai-Kimi-K2": f"kimi_k2 {CALLS}",
+    "muse-glimmer": f"muse_glimmer {BOTH}",
     "openai-gpt-oss-120b": f"harmony {BOTH}",
     "poolside-Laguna-S-2.1": GLM47,
     "poolside-Laguna-XS-2.1": GLM45,
@@ -91,7 +92,6 @@ UNKNOWN = {
     "MiniMax-M3": "a tag of its own name around each parameter",
     "meetkai-functionary-medium-v3.1": "<function=name> around JSON",
     "meetkai-functionary-medium-v3.2": ">>>name, and JSON",
-    "muse-glimmer": "messages with recipients around tags",
     "upstage-Solar-Open-100B": "calls whose ids come first",
 }
 """What is not read, by name, and how it is written."""

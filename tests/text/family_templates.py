@@ -165,6 +165,11 @@ TEMPLATES = {
         before="<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|>",
         after="<|close|>tools<|sep|><|close|>message<|sep|>",
     ),
+    "muse_glimmer": _template(
+        ' to={{ f.name }}<|message|><atem:function_calls>\n<atem:invoke name="{{ f.name }}">\n'
+        + _values('<atem:parameter name="{{ k }}">' + PLAIN + "</atem:parameter>\n")
+        + "</atem:invoke>\n</atem:function_calls>{{ '<|eom|><|start|>assistant' if not loop.last }}"
+    ),
     "olmo3": PYTHON
     + _template(
         "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")\n",

@@ -14,6 +14,7 @@ from firelane.text.template import ChatTemplate
 from firelane.text.tools.families import READERS, named_family
 from firelane.text.tools.tool import Tool
 
+CHANNELS = ("harmony", "muse_glimmer")
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -80,7 +81,7 @@ def test_every_name_is_known():
     for name in (*REASONING_PARSERS[2:], *REASONING_ALIASES):
         named = REASONING_ALIASES.get(name, name)
         form = format_of("", "none", name)
-        assert (form.marks is None) is (named == "harmony")
+        assert (form.marks is None) is (named in CHANNELS)
         assert (form.reader is not None) is (named in READERS)
 
 

@@ -129,3 +129,40 @@ def test_an_answer_without_reasoning_goes_on_in_the_response():
         asked = chat.ask(chat_template_kwargs={"thinking": False})
         assert asked.text.endswith(RESPONSE)
         assert chat.read(asked, "Yes.<|close|>response<|sep|><|close|>message<|sep|>") == ("Yes.", "", [])
+
+
+MUSE = (
+    "{%- if tools %}<|start|>system<|message|>{{ tools | tojson }}<|eot|>{% endif %}"
+    "{%- for m in messages %}{%- if m.tool_calls %}{% set f = m.tool_calls[0].function %}"
+    "<|start|>assistant to={{ f.name }}<|message|>"
+    '<atem:function_calls>\n<atem:invoke name="{{ f.name }}">\n{% for k, v in f.arguments.items() %}'
+    '<atem:parameter name="{{ k }}">{{ v }}</atem:parameter>\n{% endfor %}</atem:invoke>\n'
+    "</atem:function_calls><|eot|>{% else %}"
+    "<|start|>{{ m.role }}{{ ' to=user' if m.role == 'assistant' }}<|message|>{{ m.content }}<|eot|>"
+    "{%- endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+MARKUP = (
+    '<atem:function_calls>\n<atem:invoke name="f">\n<atem:parameter name="a">1</atem:parameter>\n'
+    "</atem:invoke>\n</atem:function_calls>"
+)
+
+
+@pytest.mark.parametrize("tools", [None, [TOOL]], ids=["alone", "with tools"])
+def test_a_message_to_self_is_reasoning_whatever_it_quotes(tools):
+    with chatting(MUSE, "<|start|>", "<|message|>", "<|eom|>", "<|eot|>") as chat:
+        asked = chat.ask(tools=tools)
+        assert chat.id_of("<|eot|>") in chat.prompts.eos_ids
+        assert {chat.id_of("<|eom|>"), chat.id_of("<|message|>")} <= asked.visible_special_ids
+        text = f" to=self<|message|>Or {MARKUP}?<|eom|><|start|>assistant to=user<|message|>No."
+        assert chat.read(asked, text) == ("No.", f"Or {MARKUP}?", [])
+        made = [("f", '{"a": 1}')] if tools else []
+        found = chat.read(asked, f" to=f<|message|>{MARKUP}")
+        assert found == ("" if tools else MARKUP, "", made)
+
+
+def test_messages_that_are_held():
+    with chatting(MUSE, "<|start|>", "<|message|>", "<|eom|>", "<|eot|>") as chat:
+        assert chat.ask(response_format=FORM).text.endswith("<|start|>assistant to=user<|message|>")
+        forced = chat.ask(tools=[TOOL], tool_choice="required")
+        assert forced.text.endswith("<|start|>assistant")
+        assert "calls: thought* call" in forced.grammar.text

@@ -81,6 +81,13 @@ def kimi3(*calls: tuple[str, dict[str, str]]) -> str:
     return f"{said}<|open|>tools<|sep|>{''.join(made)}<|close|>tools<|sep|><|close|>message<|sep|>"
 
 
+def atem(name: str, **values: str) -> str:
+    inner = "".join(f'<atem:parameter name="{k}">{v}</atem:parameter>\n' for k, v in values.items())
+    return (
+        f'<atem:function_calls>\n<atem:invoke name="{name}">\n{inner}</atem:invoke>\n</atem:function_calls>'
+    )
+
+
 def v31(*calls: tuple[str, str]) -> str:
     made = [f"<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{a}<｜tool▁call▁end｜>" for n, a in calls]
     return f"<｜tool▁calls▁begin｜>{''.join(made)}<｜tool▁calls▁end｜>"
@@ -241,6 +248,13 @@ CASES = [
      f"{ARGS}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>", "", [("f", ARGS)]),
     ("kimi_k3", "<|open|>tools<|sep|>none<|close|>tools<|sep|>",
      "<|open|>tools<|sep|>none<|close|>tools<|sep|>", []),
+    # Muse Glimmer
+    ("muse_glimmer", " to=user<|message|>Ok.<|eom|><|start|>assistant to=f<|message|>"
+     f"{atem('f', s=' <x> ', n='7')}<|eom|><|start|>assistant to=g<|message|>{atem('g')}<|eot|>", "Ok.",
+     [("f", '{"s": " <x> ", "n": 7}'), ("g", "{}")]),
+    ("muse_glimmer", f" to=user<|message|>As in {atem('f', n='7')}<|eot|>", f"As in {atem('f', n='7')}", []),
+    ("muse_glimmer", f" to=f<|message|>Now. {atem('f', n='7')}", "Now. ", [("f", '{"n": 7}')]),
+    ("muse_glimmer", f"Plain {atem('f')}", f"Plain {atem('f')}", []),
     # Cohere
     ("cohere", "<|START_TEXT|>Well <b> now.<|END_TEXT|>", "Well <b> now.", []),
     ("cohere", '<|START_RESPONSE|>Ok.<|END_RESPONSE|><|START_ACTION|>[\n    {"tool_call_id": "0", '

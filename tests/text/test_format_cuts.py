@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from splitting import cut, joined, split
-from test_format_rules import CALL, FAMILIES
+from test_format_rules import CALL, CHANNELS, FAMILIES
 
 from firelane.text.reasoning import MARKS, with_reasoning
 from firelane.text.tools.families import named_family
@@ -59,7 +59,7 @@ CUTS = st.lists(st.integers(0, 600), max_size=12)
 def test_no_cut_changes_what_is_read(name):
     parse = named_family(name).parse
     marks = MARKS["gemma4" if name == "gemma4" else "think"]
-    thinking = parse if name == "harmony" else with_reasoning(parse, marks, named_family(name).openings)
+    thinking = parse if name in CHANNELS else with_reasoning(parse, marks, named_family(name).openings)
 
     @settings(max_examples=60, deadline=None)
     @given(soup(name), CUTS, st.booleans())
@@ -72,9 +72,9 @@ def test_no_cut_changes_what_is_read(name):
     check()
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "harmony"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in CHANNELS])
 def test_words_are_never_lost(name):
-    """Whatever stands around them: they are content or a part of a call. (Heads of Harmony's messages may
+    """Whatever stands around them: they are content or a part of a call. (Heads of messages may
     hold words that mean nothing.)
     """
     parse = named_family(name).parse

@@ -57,6 +57,8 @@ NOTHING = {"type": "object", "additionalProperties": False}
 TOOLS = {"plain": PLAIN, "nested": NESTED, "nothing": NOTHING}
 KNOWN = tuple(Tool(name, None, schema, strict=True) for name, schema in TOOLS.items())
 FAMILIES = tuple(name for name in TOOL_PARSERS if name not in ("auto", "none"))
+CHANNELS = tuple(name for name in FAMILIES if named_family(name).reads_reasoning)
+"""Families whose answers are messages, each with a head."""
 THINK = ("<think>", "</think>")
 
 
@@ -127,7 +129,17 @@ CALL = {
     "</TOOLCALL>",
     "olmo3": '<function_calls>\nplain(s="x", e="red", b=True)\n</function_calls>',
 }
-WRITTEN = ("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere", "kimi_k3")
+WRITTEN = (
+    "minimax_m1",
+    "apriel",
+    "gigachat3",
+    "apertus",
+    "hy3",
+    "minicpm5",
+    "cohere",
+    "kimi_k3",
+    "muse_glimmer",
+)
 CALL |= {name: named_family(name).written([("plain", {"s": "x", "e": "red", "b": True})]) for name in WRITTEN}
 CALL["deepseek_v4"] = CALL["deepseek_v32"].replace("function_calls", "tool_calls")
 
@@ -149,12 +161,13 @@ def test_a_call_as_the_model_writes_it(name, special):
 def test_strict_tools_in_a_free_answer(name, special):
     """Text is free, and calls in it hold to the schema."""
     grammar, text = drawing(name, free=True, special=special), CALL[name]
-    plain = "<|channel|>final<|message|>Hello <b>" if name == "harmony" else "Hello <b> {x} [y]"
+    plain = named_family(name).content_mark if name in CHANNELS else ""
+    plain += "Hello <b> {x} [y]"
     assert grammar.takes(plain)
     assert grammar.takes(text)
     assert not grammar.takes(text.replace("red", "green"))
     assert not grammar.begins(text.replace("plain", "other") + "x")
-    if name not in ("llama3_json", "llama4_pythonic", "harmony"):
+    if name not in ("llama3_json", "llama4_pythonic", *CHANNELS):
         assert grammar.takes(f"<think>I\n</think>\n\nLet me <see>.\n{text}")
 
 

@@ -20,6 +20,7 @@ from firelane.text.tools import (
 from firelane.text.tools.family import Family
 from firelane.text.tools.json_lines import GIGACHAT3, GIGACHAT31, MINIMAX_M1, JsonLines
 from firelane.text.tools.keyed_list import APERTUS, KeyedList
+from firelane.text.tools.muse_glimmer import MuseGlimmer
 from firelane.text.tools.python_lines import OLMO3, PythonLines
 from firelane.text.tools.pythonic import Pythonic
 from firelane.text.tools.tagged import Tagged
@@ -54,6 +55,7 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "hy3": lambda _: Tagged("hy3", tags.HY3),
     "minicpm5": lambda _: Tagged("minicpm5", tags.MINICPM5),
     "olmo3": lambda _: PythonLines("olmo3", *OLMO3),
+    "muse_glimmer": lambda _: MuseGlimmer(),
     "kimi_k3": lambda _: Tagged("kimi_k3", tags.KIMI_K3),
     "cohere": lambda shown: cohere.Cohere(newer=cohere.TEXT[1] in shown),
 }
@@ -70,6 +72,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", (harmony.CHANNEL, harmony.MESSAGE)),
     ("gemma4", (gemma4.OPEN,)),
     ("cohere", cohere.ACTION[:1]),
+    ("muse_glimmer", tags.ATEM.sections),
     ("kimi_k3", tags.KIMI_K3.delimiters),
     ("kimi_k2", (kimi_k2.CALL[0],)),
     ("deepseek_v4", (tags.DSML, "tool_calls>")),
@@ -105,7 +108,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Marks that a family's texts show, in the order in which it tells: a later family's marks may stand in the
 texts of an earlier one.
 """
-READERS = ("harmony", "cohere", "kimi_k3")
+READERS = ("harmony", "cohere", "kimi_k3", "muse_glimmer")
 """Families whose parser is for every answer, those without calls, too."""
 UNMARKED = ("llama3_json", "llama4_pythonic")
 """Families whose calls may have no mark."""

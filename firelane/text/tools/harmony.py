@@ -47,7 +47,7 @@ class Harmony(Family):
             if not (yield from char(buffer, at)):
                 buffer.take(at)
                 return
-            head = yield from _head(buffer, at)
+            head = yield from message_head(buffer, at, _BEGINNINGS, _HEAD, _NO_HEAD)
             yield from _message(buffer, head)
 
     def written(self, calls: Sequence[Called]) -> str:
@@ -97,11 +97,17 @@ class Harmony(Family):
         return harmony_history(messages)
 
 
-def _head(buffer: StreamBuffer, at: int) -> Reading[str]:
-    """A message's head, taken; "", with nothing taken, where there is none."""
-    for beginning in _BEGINNINGS:
+def message_head(
+    buffer: StreamBuffer,
+    at: int,
+    beginnings: tuple[str, ...],
+    head: re.Pattern[str],
+    no_head: re.Pattern[str],
+) -> Reading[str]:
+    """A message's head, taken; "", with nothing taken, where there is none. no_head: what no head holds."""
+    for beginning in beginnings:
         if (yield from begins(buffer, at, beginning)):
-            found = yield from match(buffer, _HEAD, at, _NO_HEAD)
+            found = yield from match(buffer, head, at, no_head)
             return "" if found is None else buffer.take(found.end())
     return ""
 

@@ -52,9 +52,15 @@ class Tagged(Family):
         return (*tags.sections, tags.call) if tags.call else tags.sections
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
+        yield from self.read(buffer)
+
+    def read(self, buffer: StreamBuffer, ends: tuple[str, ...] = ()) -> Reading[str]:
+        """Content and calls up to one of `ends`, which stays on the buffer and is returned; "" for none."""
         tags = self._tags
-        marks = (*self.openings, *self.around)
+        marks = (*self.openings, *self.around, *ends)
         while mark := (yield from until(buffer, marks, buffer.content, trim=True)):
+            if mark in ends:
+                return mark
             if mark in self.around:
                 buffer.take(len(mark))
                 continue
@@ -66,6 +72,7 @@ class Tagged(Family):
                 read = yield from self._section(buffer, at, closing(mark))
             if not read:
                 buffer.content(buffer.take(len(mark)))
+        return ""
 
     def _section(
         self, buffer: StreamBuffer, at: int, close: str, *, known_only: bool = False

@@ -33,42 +33,47 @@ class TaggedRules:
     def __init__(self, tags: Tags, token_of: TokenOf) -> None:
         self._tags = tags
         self._token_of = token_of
-        self._writer = RuleWriter("part")
+        self.writer = RuleWriter("part")
         self._gap = quoted(tags.gap) if tags.gap else ""
         self._line = "\n" if tags.lines else ""
         close = tags.value_close
-        self._strings = RawStrings(self._line + close, close, tags.delimiters, token_of, self._writer)
+        self._strings = RawStrings(self._line + close, close, tags.delimiters, token_of, self.writer)
 
     def write(self, tools: Sequence[Tool], *, parallel: bool) -> str:
         tags = self._tags
         if not tags.sections:
             calls = repeated(f"{self._symbols(tags.call)} block", quoted("\n"), parallel=parallel)
-            return f"calls: {calls}\nblock: call\n{tool_rules(tools, self._call)}{self._writer.text}"
+            return f"calls: {calls}\nblock: call\n{tool_rules(tools, self._begun_call)}{self.writer.text}"
         section = tags.sections[0]
         several = parallel and tags.many
         first = f"{self._gap} " if tags.call else ""
         block = f"{first}{repeated('call', '', parallel=several)} {self._symbols(closing(section))}"
         opened = f"{self._symbols(tags.before + section)} block"
         calls = repeated(opened, quoted("\n"), parallel=parallel and not tags.many)
-        rules = tool_rules(tools, self._call)
-        return f"calls: {calls}\nblock: {block}\n{rules}{self._writer.text}"
+        rules = tool_rules(tools, self._begun_call)
+        return f"calls: {calls}\nblock: {block}\n{rules}{self.writer.text}"
 
-    def _call(self, tool: Tool) -> str:
+    def _begun_call(self, tool: Tool) -> str:
+        """With the mark before the name, which is the opening where there is no section."""
+        call = self.call(tool)
+        return f"{self._symbols(self._tags.call)} {call}" if self._tags.sections and self._tags.call else call
+
+    def call(self, tool: Tool) -> str:
+        """A call from its name on."""
         tags = self._tags
         schema, root = closed_root(tool)
-        mark = tags.call if tags.sections else ""  # without a section it is the opening
         head, number, end = tags.call_end.partition(NUMBER)
-        parts = [self._symbols(f"{mark}{tool.name}{head}")] if number else []
+        parts = [self._symbols(f"{tool.name}{head}")] if number else []
         parts += [PLACE, self._symbols(end + tags.gap)] if number else []
-        parts = parts or [self._symbols(f"{mark}{tool.name}{tags.call_end}{tags.gap}")]
+        parts = parts or [self._symbols(f"{tool.name}{tags.call_end}{tags.gap}")]
         for name, (value, required) in named_fields(schema, tool.name).items():
             self._check(name)
-            rule = self._writer.rule(" | ".join(self._parameter(name, value, root)))
+            rule = self.writer.rule(" | ".join(self._parameter(name, value, root)))
             parts.append(rule if required else f"{rule}?")
         more = other_fields(schema)
         if more is not None:
             taken = sorted(named_fields(schema, tool.name))
-            parts.append(self._writer.rule(" | ".join(self._other(taken, more, root))) + "*")
+            parts.append(self.writer.rule(" | ".join(self._other(taken, more, root))) + "*")
         if tags.call:
             parts.append(self._symbols(tags.call_close + tags.gap))
         return " ".join(parts)
@@ -81,7 +86,7 @@ class TaggedRules:
     def _other(self, taken: list[str], schema: Schema, root: Schema) -> Iterator[str]:
         """A parameter of any name but those."""
         but = f" & ~/({'|'.join(map(_escaped, taken))})/" if taken else ""
-        key = self._writer.terminal(f"/{KEY}/{but}")
+        key = self.writer.terminal(f"/{KEY}/{but}")
         for kind, value in self._values(schema, root):
             end = self._tags.key_mark("", kind).removeprefix(self._tags.key) + self._line
             yield f"{self._symbols(self._tags.key)} {key} {self._symbols(end)} {value} {self._gap}"
@@ -109,7 +114,7 @@ class TaggedRules:
         named = self._tags.typed != "type" or "type" in case
         cases = [case] if named else [{**case, "type": kind} for kind in OTHER_KINDS]
         for one in cases:
-            yield one.get("type", "object"), f"{json_value(one, root, self._writer)} {self._strings.end}"
+            yield one.get("type", "object"), f"{json_value(one, root, self.writer)} {self._strings.end}"
 
     def _symbols(self, text: str) -> str:
         return symbols(text, self._tags.delimiters, self._token_of)

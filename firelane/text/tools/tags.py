@@ -167,6 +167,18 @@ KIMI_K3 = Tags(
     around=(f"{OPEN}response<|sep|>", f"{CLOSE}response<|sep|>", f"{CLOSE}message<|sep|>"),
     content_mark=f"{OPEN}response<|sep|>",
 )
+ATEM = Tags(
+    sections=("<atem:function_calls>",),
+    call='<atem:invoke name="',
+    call_end='">',
+    call_close="</atem:invoke>",
+    key='<atem:parameter name="',
+    key_end='">',
+    value_close="</atem:parameter>",
+    many=True,
+    delimiters=("<atem:function_calls>", "</atem:function_calls>"),
+)
+"""Tags of Muse Glimmer."""
 GLM45 = Tags(
     sections=("<tool_call>",),
     call="",
