@@ -165,10 +165,18 @@ def paths_in(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> l
     return [path for value in values for path in value.split(os.pathsep) if path]
 
 
+def _own_modules() -> dict[str, str]:
+    """Python of a child process takes no module out of the current directory, often that of a model that
+    somebody else has made, but where Firelane itself lies there."""
+    is_here = Path(__file__).parents[1].samefile(os.curdir)
+    return {} if is_here else {"PYTHONSAFEPATH": "1"}
+
+
 def for_sandbox(**changes: str) -> dict[str, str]:
     """The environment of a child process that runs what is not trusted: nothing that could be secret."""
     names = ("PATH", "LD_LIBRARY_PATH", "TZ", "LANG", "LC_ALL", "SYSTEMROOT")
-    return {**{name: os.environ[name] for name in names if name in os.environ}, **changes}
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return {**kept, **_own_modules(), **changes}
 
 
 ENGINE_NAMES = frozenset(
@@ -204,12 +212,13 @@ def for_engine(
             return hosts
         return stores and (name.upper() in STORE_NAMES or name.startswith(STORE_PREFIXES))
 
-    return {**{name: value for name, value in environ.items() if is_needed(name)}, **changes}
+    kept = {name: value for name, value in environ.items() if is_needed(name)}
+    return {**kept, **_own_modules(), **changes}
 
 
 def for_child(**changes: str) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
-    return {**os.environ, **changes}
+    return {**os.environ, **_own_modules(), **changes}
 
 
 def for_agent(*, confined: bool, **changes: str) -> dict[str, str]:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from firelane import env
@@ -112,3 +115,20 @@ def test_an_engine_gets_no_secret_that_it_does_not_need(stores: bool, hosts: boo
 def test_every_setting_of_an_engine_reaches_it() -> None:
     known = {f"FIRELANE_{name}": "1" for name in env.KNOWN - {"CLUSTER_KEY"}}
     assert env.for_engine(stores=False, hosts=False, environ=known) == known
+
+
+def test_child_processes_take_no_modules_out_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But where Firelane itself may be found nowhere else."""
+    makers = (
+        env.for_child,
+        env.for_sandbox,
+        partial(env.for_agent, confined=True),
+        partial(env.for_engine, stores=False, hosts=False),
+    )
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert [make().get("PYTHONSAFEPATH") for make in makers] == ["1"] * 4
+    monkeypatch.chdir(Path(env.__file__).parents[1])
+    assert [make().get("PYTHONSAFEPATH") for make in makers] == [None] * 4

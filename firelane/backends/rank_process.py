@@ -42,7 +42,8 @@ class RankProcess:
         self._sock, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", module, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), *fds, *_compiler()))
+            passed = (theirs.fileno(), *fds, *_compiler())
+            self._process = subprocess.Popen(command, pass_fds=passed, env=env.for_child())
 
     def send(self) -> None:
         """Raises MachineError where nobody reads it."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
+import time
 
 OWN_SIGNALS = frozenset(
     (
@@ -14,6 +16,8 @@ OWN_SIGNALS = frozenset(
     )
 )
 """Signals that a process gets for what it does itself: a crash, or a limit of its time."""
+LOOK_EVERY_S = 0.01
+"""Where a system does not tell the end of a process to a wait of limited time."""
 
 
 def is_own_doing(code: int | None) -> bool:
@@ -48,6 +52,24 @@ async def exited(process: subprocess.Popen[bytes]) -> None:
     finally:
         loop.remove_reader(fd)
         os.close(fd)
+
+
+def ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for the end of a process that `process.wait` has not been told yet: its id is not free before."""
+    if hasattr(os, "pidfd_open"):
+        fd = os.pidfd_open(process.pid)
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return bool(poll.poll(timeout_s * 1000))
+        finally:
+            os.close(fd)
+    deadline_s = time.monotonic() + timeout_s
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True
 
 
 def _wait_unreaped(pid: int) -> None:

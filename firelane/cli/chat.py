@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", default="", metavar="TEXT", help="what the model is told first")
     add_sampling(parser, max_tokens=None)
     options.add_engine(parser)
+    options.add_isolation(parser)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -63,7 +64,8 @@ def _source(arguments: argparse.Namespace, environment: Environment) -> Source:
     from firelane.llm import LLM
 
     display = ProgressDisplay(words={"pack": "packing weights, once"})
-    settings = {"max_num_seqs": 1, **options.engine_settings(arguments)}
+    isolated = not arguments.no_sandbox
+    settings = {"max_num_seqs": 1, "isolated": isolated, **options.engine_settings(arguments)}
     try:
         llm = LLM(arguments.model, cache_dir=environment.cache_dir, progress=display, **settings)
     finally:

@@ -1,4 +1,4 @@
-"""Sources of the answers of `chat`: a server of the OpenAI API, or a model in this process."""
+"""Sources of the answers of `chat`: a server of the OpenAI API, or a model of this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 class LocalSource:
-    """A model of this process, which it owns."""
+    """A model of this machine, which it owns."""
 
     interrupts = False
 

@@ -17,7 +17,7 @@ def start(fd: int, index: int, log_format: str) -> subprocess.Popen[bytes]:
     """A process that has this end of a connection. Raises OSError."""
     command = [sys.executable, "-m", "firelane.cli.gateway_process", str(fd), str(index), log_format]
     # A process group of its own: Ctrl-C reaches the owner alone, which then ends all in order.
-    return subprocess.Popen(command, pass_fds=[fd], process_group=0)
+    return subprocess.Popen(command, pass_fds=[fd], process_group=0, env=env.for_child())
 
 
 def main(arguments: list[str]) -> int:

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message to a chat model")
     add_sampling(parser, max_tokens=256)
     options.add_engine(parser)
+    options.add_isolation(parser)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     display = ProgressDisplay()
-    settings = options.engine_settings(arguments)
+    settings = {"isolated": not arguments.no_sandbox, **options.engine_settings(arguments)}
     with LLM(arguments.model, cache_dir=environment.cache_dir, progress=display, **settings) as llm:
         display.close()
         params = replace(llm.default_sampling("llama.cpp"), **given_sampling(arguments))

@@ -103,6 +103,8 @@ def hosts_config(arguments: argparse.Namespace) -> HostsConfig | None:
 def follow(config: EngineConfig) -> int:
     """Run the ranks of this host, of one life of the group after the other, until a signal. Returns the exit
     code of what was wrong with this host, or 0."""
+    from firelane import env
+
     ended: list[int] = []
     child: list[subprocess.Popen[bytes]] = []
 
@@ -116,7 +118,8 @@ def follow(config: EngineConfig) -> int:
     delay_s = FIRST_DELAY_S
     while not ended:
         began_s = time.monotonic()
-        child[:] = [subprocess.Popen([sys.executable, "-m", MODULE, config.to_json()])]
+        command = [sys.executable, "-m", MODULE, config.to_json()]
+        child[:] = [subprocess.Popen(command, env=env.for_child())]
         if ended:
             child[0].terminate()
         code = child[0].wait()

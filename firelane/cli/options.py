@@ -161,6 +161,16 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     _add_backend(group)
 
 
+def add_isolation(parser: argparse.ArgumentParser) -> None:
+    """To a command that runs a model itself, after `add_engine`."""
+    parser.add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="run the model in this process, which keeps all rights of this user; otherwise in a process "
+        "without files, network and programs",
+    )
+
+
 def _add_sizes(group: Any) -> None:
     group.add_argument(
         "--max-num-seqs", type=positive_int, metavar="N", help="sequences that run at the same time"

@@ -189,9 +189,11 @@ def run(
     except ConnectionClosedError:
         return 0
     except (FirelaneError, MemoryError) as error:
-        return _fail(channel, f"{error}" or "out of memory", getattr(error, "exit_code", 1))
+        kind = type(error).__name__ if isinstance(error, FirelaneError) else ""
+        failed = Failed(f"{error}" or "out of memory", getattr(error, "exit_code", 1), kind)
+        return _fail(channel, failed)
     except Exception as error:
-        _fail(channel, f"internal error: {type(error).__name__}: {error}", 1)
+        _fail(channel, Failed(f"internal error: {type(error).__name__}: {error}", 1))
         raise
     finally:
         heartbeat.close()
@@ -338,8 +340,8 @@ def _can_sleep(executor: Executor, config: EngineConfig) -> bool:
     return executor.can_sleep and config.kv_transport != "nixl"
 
 
-def _fail(channel: FrameChannel, message: str, exit_code: int) -> int:
+def _fail(channel: FrameChannel, failed: Failed) -> int:
     with contextlib.suppress(ConnectionClosedError):
-        channel.send(Failed(message, exit_code))
+        channel.send(failed)
         channel.flush(LAST_FLUSH_S)
-    return exit_code
+    return failed.exit_code

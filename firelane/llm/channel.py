@@ -1,4 +1,5 @@
-"""The engine's channel within one process: requests go in as objects, frames come out to the choices."""
+"""This process's end of the way to an engine: requests go in as objects, frames come out to the choices. An
+engine in this process has it for its channel."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,17 +17,11 @@ from numpy.typing import NDArray
 
 from firelane import env
 from firelane.api.chat import ChatRequest
-from firelane.engine.core import EngineCore
-from firelane.engine.grammar.queue import grammar_queue
-from firelane.engine.identity import checkpoint_identity, model_identity
-from firelane.engine.load import load_executor, rotation_identity
-from firelane.engine.policies import make_policy
-from firelane.engine.tiers import files_identity, open_tiers
 from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
-from firelane.kv import SnapshotRule
 from firelane.llm.channel import LocalChannel
 from firelane.llm.choice import Choice, PromptRun
+from firelane.llm.engine import Engine
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
 from firelane.sources.resolve import resolve
@@ -47,11 +41,19 @@ log = logging.getLogger(__name__)
 
 class LLM:
     """A loaded model. Not safe for several threads. Options are the fields of EngineConfig, and
-    `chat_template`: a file in place of the model's own template.
+    `chat_template`: a file in place of the model's own template; `progress`: told what a load does.
+
+    `isolated=True` runs the engine in a process of its own, with the sandbox of a server's: for a model that
+    somebody else has made. Tokens are the same. The process ends with the thread that made the LLM. Otherwise
+    the engine runs here, with all rights of this process: then weights are data and not code, sizes and
+    indices in files are checked, and templates and grammars are tried in processes without rights, but a
+    fault in the engine's own code that a file makes use of is one of your program's. Isolated or not,
+    config, tokenizer and a GGUF file's header are read by this process.
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
         """model: a directory, a GGUF file, a hub id, or None for the embedded one. Raises FirelaneErrors."""
+        isolated = bool(options.pop("isolated", False))
         progress: Progress = options.pop("progress", silent)
         chat_template = options.pop("chat_template", None)
         unknown = sorted(set(options) - set(EngineConfig.__struct_fields__))
@@ -67,31 +69,21 @@ class LLM:
         tokenizer_dir = tokenizer_directory(model_dir, options["cache_dir"])
         options.setdefault("tokenizer_dir", tokenizer_dir)
         config = EngineConfig(model_dir=model_dir, **options)
-        self._tokenizer = load_tokenizer(tokenizer_dir)
-        self._files: ModelFiles = read_model_files(
-            model_dir, None if chat_template is None else Path(chat_template)
-        )
-        self._tokenizer.check_vocab(self._files.vocab_size)
-        self._prompts = PromptBuilder(self._tokenizer, self._files)
-        self._assistant = Assistant(self._prompts)
-        checkpoint = checkpoint_identity(model_dir) + rotation_identity(config)
-        files = files_identity(config)
-        self._executor = load_executor(config, progress)
         self._channel = LocalChannel()
-        self._grammars = grammar_queue(tokenizer_dir, self._executor.vocab_size)
-        self._core = EngineCore(
-            self._executor,
-            self._channel,
-            prefix_cache=config.prefix_cache,
-            prerequisites=self._grammars,
-            policy=make_policy(config.scheduling_policy, self._executor.limits.max_num_batched_tokens),
-            snapshots=SnapshotRule(interval=config.state_snapshot_interval),
-        )
-        identity = model_identity(checkpoint, self._executor, config)
-        pages, states = self._executor.page_memory, self._executor.state_memory
-        self._tiers = open_tiers(config.tiers, self._core, pages, states, identity + files)
         self._next_id = 0
         self._closed = False
+        with ExitStack() as on_error:
+            self._engine = _engine(config, self._channel, isolated=isolated)
+            on_error.callback(self._engine.close)
+            self._tokenizer = load_tokenizer(tokenizer_dir)
+            self._files: ModelFiles = read_model_files(
+                model_dir, None if chat_template is None else Path(chat_template)
+            )
+            self._tokenizer.check_vocab(self._files.vocab_size)
+            self._prompts = PromptBuilder(self._tokenizer, self._files)
+            self._assistant = Assistant(self._prompts)
+            self._engine.load(progress)
+            on_error.pop_all()
 
     def generate(
         self,
@@ -174,13 +166,8 @@ class LLM:
         """Stop what runs and free the model; idempotent."""
         if not self._closed:
             self._closed = True
-            self._channel.abort(list(self._channel.open))
-            while not self._core.is_idle:
-                self._core.step()
-            self._grammars.close()
             self._prompts.close()
-            self._tiers.close()
-            self._executor.release()
+            self._engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -229,7 +216,7 @@ class LLM:
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._prompts.eos_ids)}
         seed = secrets.randbits(63) if params.seed is None else params.seed
         run = PromptRun(prompt if isinstance(prompt, str) else None, ids, params, self._next_id)
-        grammar = wire_grammar(params)
+        grammar, given = wire_grammar(params), np.asarray(ids, "<i4").tobytes()
         for index in range(params.n):
             sampling = wire_sampling(
                 params,
@@ -239,9 +226,7 @@ class LLM:
                 stop_token_ids=sorted(stop_ids),
                 reports=params.reports,
             )
-            request = NewRequest(
-                id=self._next_id, prompt=np.asarray(ids, "<i4").tobytes(), sampling=sampling, grammar=grammar
-            )
+            request = NewRequest(id=self._next_id, prompt=given, sampling=sampling, grammar=grammar)
             self._next_id += 1
             run.choices.append(Choice(request, run, index, self._tokenizer, visible))
         run.result.outputs = [choice.output for choice in run.choices]
@@ -255,7 +240,7 @@ class LLM:
         still_open = len(self._channel.open)
         try:
             while pending:
-                self._core.step()
+                self._engine.turn()
                 self._channel.raise_rejected(choices)
                 yield still_open - len(self._channel.open)
                 still_open = len(self._channel.open)
@@ -263,6 +248,18 @@ class LLM:
                     pending.pop()
         finally:
             self._channel.abort(pending)
+            self._engine.tell()
+
+
+def _engine(config: EngineConfig, channel: LocalChannel, *, isolated: bool) -> Engine:
+    """What one of them needs is not imported for the other."""
+    if isolated:
+        from firelane.llm.isolated import IsolatedEngine
+
+        return IsolatedEngine(config, channel)
+    from firelane.llm.local import LocalEngine
+
+    return LocalEngine(config, channel)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from firelane import env
 from firelane.errors import FirelaneError
 
 
@@ -33,7 +34,7 @@ async def fetch(
     is cancelled."""
     command = (sys.executable, "-m", "firelane.sources", source, str(cache_dir), *(["whole"] * whole))
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, start_new_session=True
+        *command, stdout=asyncio.subprocess.PIPE, start_new_session=True, env=env.for_child()
     )
     last = Report()
     try:

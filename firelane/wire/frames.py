@@ -223,10 +223,12 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """The engine could not start: the one-line error and the exit code that the command should end with."""
+    """The engine could not start, or not go on: the one-line error, the exit code that the command should end
+    with, and the error's class in firelane.errors, "" where it has none."""
 
     message: str
     exit_code: int
+    kind: str = ""
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True):

@@ -63,9 +63,9 @@ FLAGS = {
     "unload": f"MODEL --timeout-s {SERVER}",
     "keys new": "NAME",
     "keys hash": "",
-    "chat": f"MODEL --url --system {SAMPLING} {ENGINE}",
+    "chat": f"MODEL --url --system {SAMPLING} {ENGINE} --no-sandbox",
     "show": f"MODEL {SERVER}",
-    "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
+    "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE} --no-sandbox",
     "bench offline": "MODEL --threads --weights --kv-cache-dtype --activation-dtype --workload --repeats "
     "--json",
     "bench serve": "--url --backend --endpoint --model --api-key --seed --dataset-name --dataset-path "

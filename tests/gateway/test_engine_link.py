@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from firelane.gateway.config import HttpLimits
-from firelane.gateway.engines import connection
 from firelane.gateway.engines.link_state import LinkState
+from firelane.wire import submissions
 from firelane.wire.codec import WireError, encode
 from firelane.wire.frames import Finished, Grammar, NewRequest, Sampling
 from firelane.wire.repeats import restored
@@ -34,26 +34,26 @@ def test_another_engine_takes_the_place_of_one_that_still_holds_requests(service
 
 @pytest.mark.parametrize(("sizes", "frames"), [([], 0), ([1], 1), ([3, 4], 1), ([4, 4, 9, 1], 4), ([9], 1)])
 def test_many_long_prompts_travel_in_several_frames(monkeypatch, sizes, frames):
-    monkeypatch.setattr(connection, "SUBMIT_BYTES", 7)
+    monkeypatch.setattr(submissions, "SUBMIT_BYTES", 7)
     requests = [_request(i, b"x" * size) for i, size in enumerate(sizes)]
-    cut = [list(restored(frame.requests)) for frame in connection.submissions(requests)]
+    cut = [list(restored(frame.requests)) for frame in submissions.submissions(requests)]
     assert [r for frame in cut for r in frame] == requests
     assert len(cut) == frames
     assert all(len(frame) == 1 or sum(len(r.prompt) for r in frame) <= 7 for frame in cut)
 
 
 def test_one_request_may_be_larger_than_a_frame(service, monkeypatch):
-    monkeypatch.setattr(connection, "SUBMIT_BYTES", 100)
+    monkeypatch.setattr(submissions, "SUBMIT_BYTES", 100)
     answer = service.http.post("/v1/completions", json={"prompt": "long" * 20, "n": 4})
     assert answer.status_code == 200
     assert service.engine.submit_frames == 1
 
 
 def test_grammars_count_in_a_frame(monkeypatch):
-    monkeypatch.setattr(connection, "SUBMIT_BYTES", 2000)
+    monkeypatch.setattr(submissions, "SUBMIT_BYTES", 2000)
     grammars = [Grammar("regex", f"{i}" * 200) for i in range(6)]
     requests = [msgspec.structs.replace(_request(i), grammar=grammar) for i, grammar in enumerate(grammars)]
-    assert len(list(connection.submissions(requests))) == 3
+    assert len(list(submissions.submissions(requests))) == 3
 
 
 def test_choices_of_a_request_carry_prompt_and_grammar_once(service):
@@ -63,7 +63,7 @@ def test_choices_of_a_request_carry_prompt_and_grammar_once(service):
     sent = service.engine.submitted
     assert len({request.prompt for request in sent}) == len({request.grammar for request in sent}) == 1
     assert len({request.sampling.seed for request in sent}) == 8
-    (frame,) = connection.submissions(sent)
+    (frame,) = submissions.submissions(sent)
     assert len(encode(frame)) < 4000
     assert list(restored(frame.requests)) == sent
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from firelane.gateway.engines.connection import SUBMIT_BYTES
 from firelane.gateway.engines.outbox import Outbox
 from firelane.wire.frames import Abort, NewRequest, Sampling, Submit
+from firelane.wire.submissions import SUBMIT_BYTES
 
 
 def request(number, prompt=b"\0\0\0\0"):

@@ -47,13 +47,13 @@ def model(tmp_path_factory):
 def llm(model, tmp_path):
     with LLM(str(model), backend="null", cache_dir=tmp_path, max_num_seqs=4) as llm:
         yield llm
-        llm._core.check_integrity()
+        llm._engine.core.check_integrity()
 
 
 @pytest.mark.parametrize(("name", "kind"), [("fair", FairPolicy), ("fcfs", FcfsPolicy)])
 def test_scheduling_policy(model, tmp_path, name, kind):
     with LLM(str(model), backend="null", cache_dir=tmp_path, scheduling_policy=name) as llm:
-        assert type(llm._core.policy) is kind
+        assert type(llm._engine.core.policy) is kind
     with pytest.raises(UsageError, match="must be one of fair, fcfs"):
         LLM(str(model), backend="null", scheduling_policy="lottery")
 
@@ -124,8 +124,8 @@ def test_a_stream_that_is_left_frees_its_sequence(llm):
     assert next(stream) == "q"
     stream.close()
     assert llm.generate("a", forced("r", max_tokens=2))[0].outputs[0].text == "rr"
-    llm._core.step()
-    assert not llm._core.table.live()
+    llm._engine.core.step()
+    assert not llm._engine.core.table.live()
 
 
 def test_two_streams_at_once(llm):
@@ -202,7 +202,7 @@ def test_a_tokenizer_of_another_model_is_refused_before_the_load(model, tmp_path
     for name in ("tokenizer.json", "chat_template.jinja"):
         (tmp_path / name).symlink_to(model / name)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": 255}))
-    monkeypatch.setattr("firelane.llm.llm.load_executor", None)
+    monkeypatch.setattr("firelane.llm.local.load_executor", None)
     with pytest.raises(TokenizerError, match="256 ids but the model's vocabulary has 255"):
         LLM(str(tmp_path), backend="null", cache_dir=tmp_path)
 

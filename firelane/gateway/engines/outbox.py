@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from firelane.gateway.engines.connection import submissions
 from firelane.wire.frames import Abort, NewRequest, ToEngine
+from firelane.wire.submissions import submissions
 
 
 class Outbox:

@@ -1,0 +1,63 @@
+"""An engine in this process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from firelane.engine.core import EngineCore
+from firelane.engine.grammar.queue import grammar_queue
+from firelane.engine.identity import checkpoint_identity, model_identity
+from firelane.engine.load import load_executor, rotation_identity
+from firelane.engine.policies import make_policy
+from firelane.engine.tiers import files_identity, open_tiers
+from firelane.engine_config import EngineConfig
+from firelane.kv import SnapshotRule
+from firelane.llm.channel import LocalChannel
+from firelane.weights.progress import Progress
+
+
+class LocalEngine:
+    """The Engine of an LLM that is not isolated: it has all rights of this process. A turn is a step."""
+
+    core: EngineCore
+
+    def __init__(self, config: EngineConfig, channel: LocalChannel) -> None:
+        self._config, self._channel = config, channel
+        self._loaded = ExitStack()
+        self._is_loaded = False
+
+    def load(self, progress: Progress) -> None:
+        config = self._config
+        checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
+        files = files_identity(config)
+        executor = load_executor(config, progress)
+        self._loaded.callback(executor.release)
+        grammars = grammar_queue(config.tokenizer_dir or config.model_dir, executor.vocab_size)
+        self._loaded.callback(grammars.close)
+        self.core = EngineCore(
+            executor,
+            self._channel,
+            prefix_cache=config.prefix_cache,
+            prerequisites=grammars,
+            policy=make_policy(config.scheduling_policy, executor.limits.max_num_batched_tokens),
+            snapshots=SnapshotRule(interval=config.state_snapshot_interval),
+        )
+        identity = model_identity(checkpoint, executor, config)
+        pages, states = executor.page_memory, executor.state_memory
+        tiers = open_tiers(config.tiers, self.core, pages, states, identity + files)
+        self._loaded.callback(tiers.close)
+        self._is_loaded = True
+
+    def turn(self) -> None:
+        self.core.step()
+
+    def tell(self) -> None:
+        """The next turn does it: nothing runs before."""
+
+    def close(self) -> None:
+        if self._is_loaded:
+            self._is_loaded = False
+            self._channel.abort(list(self._channel.open))
+            while not self.core.is_idle:
+                self.core.step()
+        self._loaded.close()
