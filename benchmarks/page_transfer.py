@@ -2,7 +2,9 @@
 
     python benchmarks/page_transfer.py bandwidth        pages by shared memory, TCP, and NIXL where it is
                                                         installed, beside memcpy; UCX_TLS=tcp: NIXL over TCP;
-                                                        pages of two ranks, which are copied at both ends
+                                                        pages of two ranks, which are copied at both ends;
+                                                        TCP under the cipher between hosts. --link-gbits N:
+                                                        TCP through a link of this rate (as root)
     python benchmarks/page_transfer.py handover MODEL   from the first token of a long prompt at one engine
                                                         to the first step at another one that has its pages
 
@@ -22,6 +24,7 @@ from statistics import median
 
 import msgspec
 import numpy as np
+from shaped_link import ShapedLink
 
 from firelane import env
 from firelane.backends.cpu.memory import shared_zeroed
@@ -42,6 +45,12 @@ PAGE_BYTES = 512 << 10
 """Of 16 tokens of a Llama of 1 billion parameters."""
 PAGES = 250
 """4,000 tokens."""
+KEY = b"of the benchmark"
+LISTEN = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 0))
+socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [server.fileno()])
+"""
 SIDE = "--side-of-a-source"
 
 
@@ -74,7 +83,8 @@ def source_process(ends: list[str]) -> None:
     sys.stdin.readline()  # the readers are ready, too
     for end in ends:
         way, _, fd = end.partition("=")
-        (of_ranks if way == "ranks" else transfer).export(socket.socket(fileno=int(fd)))
+        exports = of_ranks if way == "ranks" else transfer
+        exports.export(socket.socket(fileno=int(fd)), KEY, ciphers=way == "cipher")
     sys.stdin.read()
     of_ranks.close()
     transfer.close()
@@ -86,19 +96,33 @@ def reader(memory: HostPages, kv: KvCache, transport: str) -> PeerTransfer:
     pages, half = memory.pages, PAGE_BYTES // 2
     of_ranks = RankPages([pages[:, :half], pages[:, half:]], memory.layout_id)
     exported = ExportedPool(of_ranks if transport == "ranks" else memory, kv, "benchmark", copier())
-    return PeerTransfer(exported, maps=transport != "tcp" and agents is None, nixl=agents)
+    return PeerTransfer(exported, maps=transport not in ("tcp", "cipher") and agents is None, nixl=agents)
 
 
-def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def tcp_pair(link: ShapedLink | None) -> tuple[socket.socket, socket.socket]:
+    """The reader's end and the source's, which is behind the link where there is one."""
+    with socket.create_server(("127.0.0.1", 0)) if link is None else server_behind(link) as server:
         ours = socket.create_connection(server.getsockname())
         return ours, server.accept()[0]
 
 
-def bandwidth(repeats: int) -> None:
-    ends = {"shm": socket.socketpair(), "tcp": tcp_pair(), "ranks": socket.socketpair()}
+def server_behind(link: ShapedLink) -> socket.socket:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        words = [sys.executable, "-c", LISTEN, link.address, str(theirs.fileno())]
+        subprocess.run([*link.prefix, *words], pass_fds=[theirs.fileno()], check=True)
+        return socket.socket(fileno=socket.recv_fds(ours, 1, 1)[1][0])
+
+
+def bandwidth(repeats: int, link: ShapedLink | None = None) -> None:
+    ends = {
+        "shm": socket.socketpair(),
+        "tcp": tcp_pair(link),
+        "cipher": tcp_pair(link),
+        "ranks": socket.socketpair(),
+    }
     if is_installed():
-        ends["nixl"] = tcp_pair()
+        ends["nixl"] = tcp_pair(None)
     fds = {name: theirs.fileno() for name, (_, theirs) in ends.items()}
     words = [f"{name}={fd}" for name, fd in fds.items()]
     process = subprocess.Popen(
@@ -113,8 +137,9 @@ def bandwidth(repeats: int) -> None:
     readers = {}
     for name, (ours, theirs) in ends.items():
         theirs.close()
-        readers[name] = transfers[name], transfers[name].attach(ours)
-        assert transfers[name].transport(readers[name][1]) == ("tcp" if name == "ranks" else name)
+        readers[name] = transfers[name], transfers[name].attach(ours, KEY)
+        expected = "tcp" if name in ("ranks", "cipher") else name
+        assert transfers[name].transport(readers[name][1]) == expected
     report(memory.pages.nbytes, in_turns(memory, kv, readers, repeats))
     process.stdin.close()
     process.wait()
@@ -147,6 +172,8 @@ def in_turns(
 
 
 def report(nbytes: int, seconds: dict[str, list[float]]) -> None:
+    kept = [plain / under for plain, under in zip(seconds["tcp"], seconds["cipher"], strict=True)]
+    print(f"rate of TCP that its cipher keeps: median {median(kept):.2f}, {min(kept):.2f} to {max(kept):.2f}")
     for name, times in seconds.items():
         ratio = median(m / t for m, t in zip(seconds["memcpy"], times, strict=True))
         print(
@@ -254,9 +281,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=4000)
     parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--link-gbits", type=float, metavar="N")
     arguments = parser.parse_args()
-    if arguments.what == "bandwidth":
+    if arguments.what == "bandwidth" and arguments.link_gbits is None:
         bandwidth(arguments.repeats)
+    elif arguments.what == "bandwidth":
+        with ShapedLink() as link:
+            link.limit(arguments.link_gbits * 1e9 / 8)
+            bandwidth(arguments.repeats, link)
     else:
         handover(arguments.model, arguments.tokens, arguments.repeats, arguments.backend)
 

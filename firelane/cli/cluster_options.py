@@ -120,6 +120,7 @@ def _of_engines(parser: argparse.ArgumentParser) -> list[argparse.Action]:
         "cluster_key_file",
         "kv_transfer_address",
         "kv_transport",
+        "kv_transfer_cipher",
     }
     return [
         action

@@ -44,6 +44,7 @@ def with_pages(arguments: argparse.Namespace, options: EngineOptions, settings: 
         _check_apart(arguments)
     else:
         remote = router_options.page_exchange(address, arguments.cluster_key_file, engine, 1, settings)
+        remote = router_options.with_cipher(remote, arguments.kv_transfer_cipher, arguments.kv_transport)
     if arguments.kv_transport == "nixl":
         engine = router_options.with_nixl(engine, remote)
     return dataclasses.replace(options, engine=engine, remote_peers=remote)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from firelane.engine_config import EngineConfig
     from firelane.env import Environment
     from firelane.gateway.kv_events.config import KvEventsConfig
-    from firelane.node.remote_peers import RemotePeersConfig
+    from firelane.node.remote_peers import CipherMode, RemotePeersConfig
 
-TRANSFER, TRANSPORT = "--kv-transfer-address", "--kv-transport"
+TRANSFER, TRANSPORT, CIPHER = "--kv-transfer-address", "--kv-transport", "--kv-transfer-cipher"
 
 
 def add_routers(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,18 @@ def add_transfer(group: Any, does: str) -> None:
         default="tcp",
         help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
         "where both ends have it (needs the extra `rdma`; default: tcp)",
+    )
+    add_cipher(group)
+
+
+def add_cipher(group: Any) -> None:
+    group.add_argument(
+        CIPHER,
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="whether pages travel under a cipher (AES-256-GCM; needs the extra `encryption`): auto = "
+        "between hosts; on = also within one; off = only where the other end asks for it, for networks that "
+        "have a cipher themselves (default: %(default)s)",
     )
 
 
@@ -94,7 +106,23 @@ def _remote_peers(
         (options.models > 1, "several models", "each engine has a port of its own"),
         (arguments.take_over, "--take-over", "the server before has the port"),
     )
-    return page_exchange(text, arguments.cluster_key_file, options.engine, options.replicas, settings)
+    remote = page_exchange(text, arguments.cluster_key_file, options.engine, options.replicas, settings)
+    return with_cipher(remote, arguments.kv_transfer_cipher, arguments.kv_transport)
+
+
+def with_cipher(remote: RemotePeersConfig, mode: CipherMode, transport: str) -> RemotePeersConfig:
+    """The same exchange, with pages under a cipher in this way. Raises UsageError."""
+    from firelane.node.remote_peers import cipher_is_installed, is_loopback
+
+    if mode == "on" and transport == "nixl":
+        raise UsageError(f"{CIPHER} on beside {TRANSPORT} nixl: NIXL has no cipher; give one of both")
+    needed = mode == "on" or (mode == "auto" and not is_loopback(remote.host))
+    if needed and not cipher_is_installed():
+        raise UsageError(
+            f"{TRANSFER}: pages travel between hosts under a cipher, whose package is missing; pip install "
+            f"'firelane[encryption]', or give {CIPHER} off where the network has a cipher itself"
+        )
+    return remote._replace(cipher=mode)
 
 
 def with_nixl(engine: EngineConfig, remote: RemotePeersConfig | None) -> EngineConfig:
@@ -131,7 +159,7 @@ def _address(option: str, text: str, engines: int) -> tuple[str, int]:
     if not is_private(host):
         raise UsageError(
             f"{option} {text[:80]}: give IP:PORT with an address of a private network by which other servers "
-            "reach this one; pages travel without a cipher"
+            "reach this one; pages are not for the internet"
         )
     if not port.isascii() or not port.isdigit() or not 0 < int(port) <= (1 << 16) - engines:
         raise UsageError(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
 from firelane.kv.transfer import ExportedPool, KVPeerError, PageCopier, PeerTransfer
+from firelane.kv.transfer.handshake import load_cipher
 from firelane.nixl.processes import AgentProcesses
 from firelane.wire.peers import (
     PeerAway,
@@ -48,6 +49,8 @@ class EnginePeers:
         self._pool = ExportedPool(memory, core.kv, identity, copier, states)
         self._transfer = PeerTransfer(self._pool, nixl=agents, on_lost=self._lost, on_sought=self._seek)
         core.have_pages_from(self._transfer, address)
+        if address:
+            load_cipher()  # while the process may still load libraries
         self._sleeps = False
         self._guard = threading.Lock()
         """Held while pages may be touched, or given to others, that a standby gives back."""
@@ -107,7 +110,7 @@ class EnginePeers:
                 if self._sleeps:
                     sock.close()
                 else:
-                    self._transfer.export(sock, connection.key)
+                    self._transfer.export(sock, connection.key, ciphers=connection.ciphers)
         elif connection.key:  # of another server, which may be slow to answer
             threading.Thread(target=self._attach, args=(connection, sock), daemon=True).start()
         else:
@@ -116,7 +119,8 @@ class EnginePeers:
     def _attach(self, connection: PeerConnection, sock: socket.socket) -> None:
         key, engine_id = connection.key, connection.engine_id
         try:
-            peer = self._transfer.attach(sock, key, sought=engine_id if key else "")
+            sought = engine_id if key else ""
+            peer = self._transfer.attach(sock, key, sought=sought, ciphers=connection.ciphers)
         except KVPeerError as error:
             self._lost(engine_id, str(error))
             return

@@ -9,7 +9,8 @@ import ipaddress
 import logging
 import socket
 from contextlib import suppress
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import Literal, NamedTuple
 
 from firelane.errors import UsageError
 from firelane.tcp import watch_peer
@@ -23,6 +24,9 @@ MOST_FAILED = 1024
 DEAD_S = 10
 """Until a peer that acknowledges nothing counts as gone."""
 BACKLOG = 64
+CipherMode = Literal["auto", "on", "off"]
+"""auto: pages travel under a cipher between hosts, without one between two addresses of this host. off: only
+where the other end asks for it."""
 
 
 class RemotePeersConfig(NamedTuple):
@@ -31,6 +35,7 @@ class RemotePeersConfig(NamedTuple):
     host: str
     port: int
     key: bytes
+    cipher: CipherMode = "auto"
 
     def address(self, place: int) -> str:
         """Of the engine at this place."""
@@ -42,7 +47,7 @@ class RemotePeers:
 
     def __init__(self, config: RemotePeersConfig, places: int) -> None:
         """Raises UsageError where an address cannot be listened on."""
-        self._key = config.key
+        self._config = config
         self._engines: dict[int, socket.socket] = {}
         """The socket to the engine that has each place now."""
         self._failed: dict[str, float] = {}
@@ -93,7 +98,8 @@ class RemotePeers:
             _tell(engine, PeerMissing(engine_id))
             return
         with sock:
-            _tell(engine, PeerConnection("reader", engine_id, self._key), sock)
+            connection = PeerConnection("reader", engine_id, self._config.key, self._ciphers(sock))
+            _tell(engine, connection, sock)
 
     def _note_failed(self, address: str, now_s: float) -> None:
         if len(self._failed) >= MOST_FAILED:
@@ -110,7 +116,17 @@ class RemotePeers:
             engine = self._engines.get(place)
             if engine is not None:
                 _prepare(sock)
-                _tell(engine, PeerConnection("source", "", self._key), sock)
+                connection = PeerConnection("source", "", self._config.key, self._ciphers(sock))
+                _tell(engine, connection, sock)
+
+    def _ciphers(self, sock: socket.socket) -> bool:
+        """Whether pages travel under a cipher over this connection."""
+        mode = self._config.cipher
+        return mode == "on" or (mode == "auto" and not _is_of_one_host(sock))
+
+
+def cipher_is_installed() -> bool:
+    return find_spec("cryptography") is not None
 
 
 def format_address(host: str, port: int) -> str:
@@ -118,12 +134,16 @@ def format_address(host: str, port: int) -> str:
 
 
 def is_private(host: str) -> bool:
-    """Whether this is an IP address that the internet does not route: pages travel without a cipher."""
+    """Whether this is an IP address that the internet does not route: only those may ask for pages."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
     return not (address.is_global or address.is_unspecified or address.is_multicast)
+
+
+def is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
 
 
 async def _connected(address: str) -> socket.socket:
@@ -142,6 +162,13 @@ async def _connected(address: str) -> socket.socket:
         raise
     _prepare(sock)
     return sock
+
+
+def _is_of_one_host(sock: socket.socket) -> bool:
+    """Whether both ends have the same address. Where the peer has gone already, it does not matter."""
+    with suppress(OSError):
+        return sock.getsockname()[0] == sock.getpeername()[0]
+    return False
 
 
 def _prepare(sock: socket.socket) -> None:

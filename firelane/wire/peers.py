@@ -54,11 +54,12 @@ class PeerMissing(msgspec.Struct, frozen=True, array_like=True, tag="missing"):
 class PeerConnection(msgspec.Struct, frozen=True, array_like=True, tag="connection"):
     """To an engine: another one is at the other end of this connection, to give pages (this one is the
     reader) or to have them (this one is the source). engine_id: of the other one. key: of the cluster, where
-    both prove that they have it."""
+    both prove that they have it. ciphers: pages travel under a cipher alone."""
 
     side: Literal["source", "reader"]
     engine_id: str
     key: bytes = b""
+    ciphers: bool = False
 
 
 PeerMessage = PeerReady | PeerAway | PeerGone | PeerLost | PeerSought | PeerMissing | PeerConnection

@@ -45,14 +45,14 @@ TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 SERVER = "--url --api-key"
 FLAGS = {
     "serve": "MODEL --model --replicas --prefill --decode --role-controller --routing --share-pages "
-    "--kv-events-config --kv-transfer-address --kv-transport "
+    "--kv-events-config --kv-transfer-address --kv-transport --kv-transfer-cipher "
     "--no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --gateways --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {REMOTE} "
     f"{TIERS} {ENGINE}",
     "engine": "MODEL --host --port --tls-ca --tls-cert --tls-key --drain-timeout --log-format --no-sandbox "
-    "--role --kv-transfer-address --kv-transport --cluster-key-file "
+    "--role --kv-transfer-address --kv-transport --kv-transfer-cipher --cluster-key-file "
     f"--engine-timeout --step-deadline {TIERS} {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",
     "ps": SERVER,

@@ -34,7 +34,8 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(environ: dict[str, str], key_file: Path) -> ServerProcess:
     address = ["--kv-transfer-address", f"127.0.0.1:{free_port()}", "--cluster-key-file", str(key_file)]
-    return ServerProcess(["--threads", "1", "--max-num-seqs", "8", *address], environ=environ)
+    words = ["--threads", "1", "--max-num-seqs", "8", *address, "--kv-transfer-cipher", "on"]
+    return ServerProcess(words, environ=environ)
 
 
 @pytest.fixture(scope="module")

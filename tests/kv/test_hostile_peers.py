@@ -112,12 +112,14 @@ def test_what_is_no_message_ends_the_connection(lines, body):
         other.receive(Join)
 
 
-@pytest.mark.parametrize("changes", [{"engine_id": "other"}, {"identity": "x"}, {"sizes": [1]}])
+CHANGES = {"engine_id": "other", "identity": "x", "sizes": [1], "share": b""}
+
+
+@pytest.mark.parametrize("changes", [{name: value} for name, value in CHANGES.items()], ids=CHANGES)
 def test_what_was_changed_on_the_way_is_refused(engine, changes):
     line = offered(engine)
     hello = line.receive(Hello)
     pool = engine.pool
-    facts = (b"peer", pool.identity.encode(), pool.layout_id.encode(), str(pool.sizes).encode())
     true = Join(
         nonce=NONCE,
         engine_id="peer",
@@ -126,8 +128,11 @@ def test_what_was_changed_on_the_way_is_refused(engine, changes):
         sizes=pool.sizes,
         maps=False,
         nixl=False,
-        proof=proof(KEY, "reader", hello.nonce, NONCE, *facts),
+        proof=b"",
+        share=bytes(32),
     )
+    said = proof(KEY, "reader", hello.nonce, NONCE, *handshake._reader_facts(true))
+    true = msgspec.structs.replace(true, proof=said)
     line.send(msgspec.structs.replace(true, **changes))
     with pytest.raises(ConnectionLostError, match="keys of the cluster differ"):
         line.receive(Joined)
@@ -190,7 +195,7 @@ def test_memory_that_could_be_cut_short_is_not_mapped(nbytes):
     def speak(line):
         line.send(Hello(VERSION, NONCE))
         theirs = line.receive(Join)
-        facts = (b"peer", str([PAGES]).encode(), b"True")
+        facts = (b"peer", str([PAGES]).encode(), b"True", b"")
         said = proof(b"", "source", NONCE, theirs.nonce, *facts)
         fds = [os.memfd_create(name) for name in ("pages", "tags")]
         os.ftruncate(fds[0], nbytes)

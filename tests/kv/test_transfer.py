@@ -30,7 +30,7 @@ def copier(request, cache_dir):
     return PlainCopier() if request.param == "plain" else page_copier(cache_dir)
 
 
-@pytest.fixture(params=["shm", "tcp", "nixl", "copied"])
+@pytest.fixture(params=["shm", "tcp", "ciphered", "nixl", "copied"])
 def transport(request, copier):
     return request.param, copier
 
@@ -39,7 +39,7 @@ def test_pages_come_by_their_names(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         assert peer == there.transfer.engine_id
-        way = {"copied": "tcp"}.get(transport[0], transport[0].removesuffix("-installed"))
+        way = {"copied": "tcp", "ciphered": "tcp"}.get(transport[0], transport[0].removesuffix("-installed"))
         assert here.transfer.transport(peer) == way
         expected = there.fill(prompt(80))
         wanted = here.wanted(prompt(81))

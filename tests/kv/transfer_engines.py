@@ -162,7 +162,7 @@ def pair(transport, reader=None, **source):
 
 def attach(transport, there, here):
     sock, mine = connection(transport)
-    there.transfer.export(sock)
+    there.transfer.export(sock, ciphers=transport[0] == "ciphered")
     return here.transfer.attach(mine)
 
 

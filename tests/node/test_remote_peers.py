@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from firelane.errors import UsageError
 from firelane.kv.transfer import PeerTransfer
 from firelane.node import remote_peers
 from firelane.node.peer_connections import PeerConnections
-from firelane.node.remote_peers import RemotePeers, RemotePeersConfig, is_private
+from firelane.node.remote_peers import CipherMode, RemotePeers, RemotePeersConfig, is_private
 from firelane.wire.peers import PeerConnection, PeerMissing, PeerReady, PeerSought, receive, send
 
 KEY = b"0123456789abcdef"
@@ -32,8 +33,8 @@ def free_port() -> int:
 class Server:
     """One engine's place, and the engine's end of its socket."""
 
-    def __init__(self, key: bytes = KEY) -> None:
-        config = RemotePeersConfig("127.0.0.1", free_port(), key)
+    def __init__(self, key: bytes = KEY, cipher: CipherMode = "auto") -> None:
+        config = RemotePeersConfig("127.0.0.1", free_port(), key, cipher)
         self.address = config.address(0)
         self.connections = PeerConnections(connects=False)
         self.connections.reach(RemotePeers(config, 1))
@@ -152,6 +153,27 @@ def test_private_addresses(host, expected):
     assert is_private(host) is expected
 
 
+def test_pages_have_a_cipher_between_addresses_of_two_hosts_unless_the_option_says_else():
+    async def test():
+        for mode, origin, expected in (
+            ("auto", "127.0.0.1", False),
+            ("auto", "127.0.0.2", True),
+            ("on", "127.0.0.1", True),
+            ("off", "127.0.0.2", False),
+        ):
+            server = Server(cipher=mode)
+            send(server.sock, PeerReady("source"))
+            await asyncio.sleep(0.05)
+            host, port = server.address.split(":")
+            with socket.create_connection((host, int(port)), source_address=(origin, 0)):
+                message, (fd,) = await server.receive()
+            os.close(fd)
+            assert message == PeerConnection("source", "", KEY, expected), (mode, origin)
+            server.close()
+
+    run(test)
+
+
 def settled(transfer: PeerTransfer):
     return [(one.ticket, one.outcome) for one in transfer.poll()]
 
@@ -193,6 +215,24 @@ def test_nixl_has_to_be_installed_and_to_have_an_address(tmp_path, monkeypatch):
         options(tmp_path, "--kv-transfer-address", "10.0.0.1:5600", "--kv-transport", "nixl")
     with pytest.raises(UsageError, match="give --kv-transfer-address"):
         options(tmp_path, "--kv-transport", "nixl")
+
+
+def test_the_package_of_the_cipher_has_to_be_there_where_pages_leave_the_host(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_peers, "cipher_is_installed", lambda: False)
+    for words in (["10.0.0.1:5600"], ["127.0.0.1:5600", "--kv-transfer-cipher", "on"]):
+        with pytest.raises(UsageError, match=r"pip install 'firelane\[encryption\]', or give .*-cipher off"):
+            options(tmp_path, "--kv-transfer-address", *words)
+    for words in (["127.0.0.1:5600"], ["10.0.0.1:5600", "--kv-transfer-cipher", "off"]):
+        assert options(tmp_path, "--kv-transfer-address", *words).remote_peers is not None
+
+
+def test_the_cipher_reaches_the_servers_way_of_pages_and_nixl_has_none(tmp_path):
+    for mode in ("auto", "on", "off"):
+        words = ["--kv-transfer-address", "10.0.0.1:5600", "--kv-transfer-cipher", mode]
+        assert options(tmp_path, *words).remote_peers.cipher == mode
+    words = ["--kv-transfer-cipher", "on", "--kv-transport", "nixl"]
+    with pytest.raises(UsageError, match="NIXL has no cipher"):
+        options(tmp_path, "--kv-transfer-address", "10.0.0.1:5600", *words)
 
 
 def test_each_engine_has_a_port(tmp_path):

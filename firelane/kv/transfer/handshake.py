@@ -1,13 +1,15 @@
 """The first messages of a connection: both sides prove that they have the key, to a nonce of the other one,
-and pages are compared before any is offered."""
+and pages are compared before any is offered. Where one end asks for a cipher, both agree on its keys."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hmac
 import os
 import secrets
-from typing import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -26,17 +28,22 @@ from firelane.kv.transfer.messages import (
 )
 from firelane.kv.transfer.nixl import NixlAgent, NixlTransport
 
+if TYPE_CHECKING:
+    from firelane.kv.transfer.cipher import Exchange
+
 MOST_FDS = 4
 
 
 class Side(NamedTuple):
     """One engine, at either end. key: of the cluster; b"" between engines that one parent has connected.
-    nixl: None where pages do not travel by it."""
+    nixl: None where pages do not travel by it. ciphers: no pages but under a cipher; else there is one if the
+    other end asks for it."""
 
     engine_id: str
     pool: ExportedPool
     key: bytes
     nixl: NixlTransport | None = None
+    ciphers: bool = False
 
     def agent(self) -> NixlAgent | None:
         return None if self.nixl is None else self.nixl.agent()
@@ -46,12 +53,13 @@ def welcome(line: Line, side: Side) -> NixlAgent | None:
     """The source's part; returns the agent that the reader has pages from, if it does. Raises
     ConnectionLostError, LateError."""
     ours = secrets.token_bytes(NONCE_BYTES)
-    line.send(Hello(VERSION, ours))
+    line.send(Hello(VERSION, ours, side.ciphers))
     join: Join = line.receive(Join)
-    reason = _refusal(join, side, ours)
-    if reason:
-        line.send(Refused(reason))
-        raise ConnectionLostError(reason)
+    try:
+        exchange = _admitted(join, side, ours)
+    except ConnectionLostError as error:
+        line.send(Refused(str(error)))
+        raise
     pool, maps = side.pool, bool(join.maps and line.carries_descriptors and side.pool.fds)
     agent = side.agent() if join.nixl and not maps else None
     joined = Joined(
@@ -60,9 +68,12 @@ def welcome(line: Line, side: Side) -> NixlAgent | None:
         maps=maps,
         nixl=None if agent is None else agent.memory,
         proof=b"",
+        share=b"" if exchange is None else exchange.share,
     )
     said = proof(side.key, "source", ours, join.nonce, *_source_facts(joined))
     line.send(msgspec.structs.replace(joined, proof=said), pool.fds if maps else ())
+    if exchange is not None:
+        line.encrypt(exchange.records("source", side.key, join.share, ours + join.nonce))
     return agent
 
 
@@ -76,44 +87,77 @@ def join(line: Line, side: Side, *, maps: bool, nixl: bool = False) -> tuple[Joi
             "version of Firelane for both"
         )
     ours, pool = secrets.token_bytes(NONCE_BYTES), side.pool
-    facts = _reader_facts(side.engine_id, pool.identity, pool.layout_id, pool.sizes)
-    line.send(
-        Join(
-            nonce=ours,
-            engine_id=side.engine_id,
-            identity=pool.identity,
-            layout_id=pool.layout_id,
-            sizes=pool.sizes,
-            maps=maps and line.carries_descriptors,
-            nixl=nixl,
-            proof=proof(side.key, "reader", hello.nonce, ours, *facts),
-        )
+    exchange = _exchange() if hello.ciphers or side.ciphers else None
+    said = Join(
+        nonce=ours,
+        engine_id=side.engine_id,
+        identity=pool.identity,
+        layout_id=pool.layout_id,
+        sizes=pool.sizes,
+        maps=maps and line.carries_descriptors,
+        nixl=nixl,
+        proof=b"",
+        share=b"" if exchange is None else exchange.share,
     )
+    proven = proof(side.key, "reader", hello.nonce, ours, *_reader_facts(said))
+    line.send(msgspec.structs.replace(said, proof=proven))
     joined, fds = line.receive(Joined, most_fds=MOST_FDS)
     try:
         _check_source(joined, fds, side, proof_of=(hello.nonce, ours))
+        if exchange is not None:
+            line.encrypt(exchange.records("reader", side.key, joined.share, hello.nonce + ours))
     except ConnectionLostError:
         _close(fds)
         raise
     return joined, fds
 
 
-def _reader_facts(engine_id: str, identity: str, layout_id: str, sizes: list[int]) -> tuple[bytes, ...]:
-    return engine_id.encode(), identity.encode(), layout_id.encode(), str(sizes).encode()
+def load_cipher() -> None:
+    """Have it loaded, where it is installed, before the first connection asks for it."""
+    with contextlib.suppress(ImportError):
+        import_module("firelane.kv.transfer.cipher")
+
+
+def _exchange() -> Exchange:
+    """Raises ConnectionLostError where there is no cipher."""
+    try:
+        from firelane.kv.transfer.cipher import Exchange
+    except ImportError as error:
+        raise ConnectionLostError(
+            "pages travel under a cipher, for which one end has no package: pip install "
+            "'firelane[encryption]' there"
+        ) from error
+    return Exchange()
+
+
+def _reader_facts(join: Join) -> tuple[bytes, ...]:
+    texts = join.engine_id, join.identity, join.layout_id, str(join.sizes)
+    return *(text.encode() for text in texts), join.share
 
 
 def _source_facts(joined: Joined) -> tuple[bytes, ...]:
-    facts = (joined.engine_id.encode(), str(joined.counts).encode(), str(joined.maps).encode())
+    facts = (joined.engine_id.encode(), str(joined.counts).encode(), str(joined.maps).encode(), joined.share)
     nixl = joined.nixl
     return facts if nixl is None else (*facts, nixl.metadata, str(nixl.addresses).encode())
+
+
+def _admitted(join: Join, side: Side, nonce: bytes) -> Exchange | None:
+    """This end's part of the cipher that the reader asks for. Raises ConnectionLostError where it gets no
+    pages."""
+    reason = _refusal(join, side, nonce)
+    if reason:
+        raise ConnectionLostError(reason)
+    return _exchange() if join.share else None
 
 
 def _refusal(join: Join, side: Side, nonce: bytes) -> str:
     """The reason why the reader gets no pages; "" where it does."""
     pool = side.pool
-    facts = _reader_facts(join.engine_id, join.identity, join.layout_id, join.sizes)
-    if not hmac.compare_digest(join.proof, proof(side.key, "reader", nonce, join.nonce, *facts)):
+    said = proof(side.key, "reader", nonce, join.nonce, *_reader_facts(join))
+    if not hmac.compare_digest(join.proof, said):
         return "the keys of the cluster differ: give all engines the same one"
+    if side.ciphers and not join.share:
+        return "pages travel under a cipher alone: the reader has to agree on its key"
     if join.identity != pool.identity:
         return f"another model, or another way to compute it: {join.identity} is not {pool.identity}"
     if (join.layout_id, join.sizes) != (pool.layout_id, pool.sizes):

@@ -12,6 +12,8 @@ bytes of all that were found, in order, then the tags (64 bits each) that they h
 the way. One Find asks for pages, or for states, which then are said to be pages, too. Of pages that are
 copied on their way it asks for as many as there is room for at both ends (most_staged of outgoing.py): of
 more, the rest is not found.
+
+Under a cipher (cipher.py) all that follows Joined travels in records.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import hashlib
 import hmac
 import socket
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 
 from firelane.kv.transfer.page_copy import HungUpError, LateError, Numbers, PageCopier, Sums
 
-VERSION = 4
+VERSION = 5
 LENGTH_BYTES = 4
 MOST_BYTES = 1 << 20
 """Of one message."""
@@ -39,10 +41,11 @@ NONCE_BYTES = 32
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """version: of these messages."""
+    """version: of these messages. ciphers: the source gives pages under a cipher alone."""
 
     version: int
     nonce: bytes
+    ciphers: bool = False
 
 
 class NixlMemory(msgspec.Struct, frozen=True, array_like=True):
@@ -55,7 +58,8 @@ class NixlMemory(msgspec.Struct, frozen=True, array_like=True):
 
 class Join(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="join"):
     """identity: as in wire.Ready. sizes: as in ExportedPool. maps: the reader maps the source's memory, if it
-    can. nixl: else it reads it by NIXL, if the source can."""
+    can. nixl: else it reads it by NIXL, if the source can. share: of the key for a cipher; b"": there is
+    none."""
 
     nonce: bytes
     engine_id: str
@@ -65,17 +69,19 @@ class Join(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="join
     maps: bool
     nixl: bool
     proof: bytes
+    share: bytes = b""
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="joined"):
     """counts: as in ExportedPool. maps: descriptors of pages and of tags came with this message. nixl: of the
-    memory that may be read so, where it is not mapped."""
+    memory that may be read so, where it is not mapped. share: as in Join, where that has one."""
 
     engine_id: str
     counts: list[int]
     maps: bool
     nixl: NixlMemory | None
     proof: bytes
+    share: bytes = b""
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
@@ -115,6 +121,19 @@ def proof(key: bytes, side: str, *parts: bytes) -> bytes:
     ).digest()
 
 
+class Records(Protocol):
+    """A cipher over the bytes of a connection, both ways."""
+
+    def sealed(self, data: memoryview) -> Iterable[memoryview]:
+        """What travels in place of these bytes; each part until the next one is asked for."""
+        ...
+
+    def open_into(self, view: memoryview, receive_into: Callable[[memoryview], None]) -> None:
+        """Fill the view with the next bytes of the other end, from what `receive_into` fills views with.
+        Raises ConnectionLostError for bytes that the other end has not sent, or not now."""
+        ...
+
+
 class Line:
     """One connection, used by one thread. Owns the socket. Every call may raise ConnectionLostError, and
     LateError once `deadline_s` (of time.monotonic()) is over; None: it waits for as long as it takes."""
@@ -122,6 +141,11 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self.deadline_s: float | None = None
+        self._records: Records | None = None
+
+    def encrypt(self, records: Records) -> None:
+        """Have all bytes of both ends travel in these records from now on."""
+        self._records = records
 
     @property
     def carries_descriptors(self) -> bool:
@@ -135,7 +159,11 @@ class Line:
             data = data[self._call(lambda: socket.send_fds(self._sock, [data], fds)) :]
         self.send_bytes(data)
 
-    def send_bytes(self, left: memoryview) -> None:
+    def send_bytes(self, data: memoryview) -> None:
+        for part in (data,) if self._records is None else self._records.sealed(data):
+            self._send_all(part)
+
+    def _send_all(self, left: memoryview) -> None:
         while left:
             left = left[self._call(lambda view=left: self._sock.send(view)) :]
 
@@ -160,6 +188,12 @@ class Line:
         return (message, fds) if most_fds else message
 
     def receive_into(self, view: memoryview) -> None:
+        if self._records is None:
+            self._receive_all(view)
+        else:
+            self._records.open_into(view, self._receive_all)
+
+    def _receive_all(self, view: memoryview) -> None:
         while view:
             count = self._call(lambda into=view: self._sock.recv_into(into))
             if not count:
@@ -168,10 +202,18 @@ class Line:
 
     def send_pages(self, copier: PageCopier, pages: NDArray[np.uint8], numbers: Numbers) -> None:
         """As in PageCopier.send()."""
+        if self._records is not None:
+            for number in numbers:
+                self.send_bytes(pages[number].data)
+            return
         self._call(lambda: copier.send(self._sock, pages, numbers, self._deadline_s()))
 
     def receive_pages(self, copier: PageCopier, pages: NDArray[np.uint8], places: Numbers) -> Sums:
         """As in PageCopier.receive()."""
+        if self._records is not None:
+            for place in places:
+                self.receive_into(pages[place].data)
+            return np.array([copier.checksum(pages[place]) for place in places], np.uint64)
         return self._call(lambda: copier.receive(self._sock, pages, places, self._deadline_s()))
 
     def close(self) -> None:

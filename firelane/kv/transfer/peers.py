@@ -74,18 +74,20 @@ class PeerTransfer:
         if self._side.nixl is not None:
             self._side.nixl.agent(START_S)
 
-    def export(self, sock: socket.socket, key: bytes = b"") -> None:
-        """key: in place of the transfer's."""
+    def export(self, sock: socket.socket, key: bytes = b"", *, ciphers: bool = False) -> None:
+        """key: in place of the transfer's. ciphers: as in Side."""
         with self._guard:
             if len(self._sources) >= MOST_SOURCES:
                 sock.close()
             else:
-                self._sources.add(PageSource(Line(sock), self._with(key), self._source_ended))
+                self._sources.add(PageSource(Line(sock), self._with(key, ciphers), self._source_ended))
 
-    def attach(self, sock: socket.socket, key: bytes = b"", *, sought: str = "") -> str:
-        """key: as in `export`. sought: the peer that is expected at the other end."""
+    def attach(
+        self, sock: socket.socket, key: bytes = b"", *, sought: str = "", ciphers: bool = False
+    ) -> str:
+        """key, ciphers: as in `export`. sought: the peer that is expected at the other end."""
         try:
-            side = self._with(key)
+            side = self._with(key, ciphers)
             reader = PageReader(Line(sock), side, self._settled, self._reader_ended, maps=self._maps)
         except KVPeerError:
             self.give_up(sought)
@@ -168,8 +170,8 @@ class PeerTransfer:
             self._side.nixl.close()
         self._side.pool.close()
 
-    def _with(self, key: bytes) -> Side:
-        return self._side._replace(key=key) if key else self._side
+    def _with(self, key: bytes, ciphers: bool) -> Side:
+        return self._side._replace(key=key or self._side.key, ciphers=ciphers)
 
     def _decide(self, sought: str, reader: PageReader | None) -> None:
         """Pulls that have waited go to the reader, as far as there is one and their time is not over."""

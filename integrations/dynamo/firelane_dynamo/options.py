@@ -15,7 +15,14 @@ from dynamo.common.utils.runtime import parse_endpoint
 
 from firelane import env
 from firelane.cli import options
-from firelane.cli.router_options import TRANSFER, TRANSPORT, page_exchange, with_nixl
+from firelane.cli.router_options import (
+    TRANSFER,
+    TRANSPORT,
+    add_cipher,
+    page_exchange,
+    with_cipher,
+    with_nixl,
+)
 from firelane.cli.travelling_pages import check_travelling
 from firelane.engine_config import KV_TRANSPORTS, EngineConfig
 from firelane.errors import UsageError
@@ -70,7 +77,8 @@ def _peers(
         return None
     if given.disaggregation_mode == "agg":
         raise UsageError(f"{TRANSFER}: give --disaggregation-mode prefill or decode with it")
-    return page_exchange(given.kv_transfer_address, given.cluster_key_file, engine, 1, environment)
+    peers = page_exchange(given.kv_transfer_address, given.cluster_key_file, engine, 1, environment)
+    return with_cipher(peers, given.kv_transfer_cipher, given.kv_transport)
 
 
 def _worker(given: argparse.Namespace, engine: EngineConfig) -> WorkerConfig:
@@ -115,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
         "where both workers have it (default: %(default)s)",
     )
+    add_cipher(group)
     group.add_argument(
         "--cluster-key-file",
         type=Path,
