@@ -60,6 +60,7 @@ MARKS = {
     "apertus": ReasoningMarks(open="<|inner_prefix|>", close="<|inner_suffix|>", empty=""),
     "cohere": ReasoningMarks(open="<|START_THINKING|>", close="<|END_THINKING|>", empty=""),
     "kimi_k3": ReasoningMarks(open="<|open|>think<|sep|>", close="<|close|>think<|sep|>", empty=""),
+    "minimax_m3": ReasoningMarks(open="<mm:think>", close="</mm:think>", empty=""),
     "gemma4": ReasoningMarks(open="<|channel>", close="<channel|>", label="thought", empty="", repeated=True),
 }
 """By the name of --reasoning-parser."""

@@ -44,6 +44,7 @@ KNOWN = {
     "LFM2.5-Instruct": f"lfm2 {BOTH}",
     "MiMo-VL": HERMES,
     "MiniMax-M2": f"minimax_m2 {BOTH}",
+    "MiniMax-M3": f"minimax_m3 {BOTH}",
     "Mistral-Small-3.2-24B-Instruct-2506": f"mistral {CALLS}",
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": QWEN3_CODER,
     "NVIDIA-Nemotron-Nano-v2": f"nemotron_json {BOTH}",
@@ -89,7 +90,6 @@ KNOWN = {
 }
 UNKNOWN = {
     "CohereForAI-c4ai-command-r-plus-tool_use": "Action: and a fenced list, without marks",
-    "MiniMax-M3": "a tag of its own name around each parameter",
     "meetkai-functionary-medium-v3.1": "<function=name> around JSON",
     "meetkai-functionary-medium-v3.2": ">>>name, and JSON",
     "upstage-Solar-Open-100B": "calls whose ids come first",

@@ -56,7 +56,6 @@ UNLISTED = frozenset(
     {
         "Apriel-1.6-15b-Thinker-fixed",
         "CohereForAI-c4ai-command-r-plus-tool_use",
-        "MiniMax-M3",
         "unsloth-Apriel-1.5",
         "meetkai-functionary-medium-v3.1",
         "meetkai-functionary-medium-v3.2",

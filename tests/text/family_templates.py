@@ -170,6 +170,17 @@ TEMPLATES = {
         + _values('<atem:parameter name="{{ k }}">' + PLAIN + "</atem:parameter>\n")
         + "</atem:invoke>\n</atem:function_calls>{{ '<|eom|><|start|>assistant' if not loop.last }}"
     ),
+    "minimax_m3": "{% set ns = ']<]minimax[>[' %}{% macro said(v) %}{% if v is string %}{{ v }}"
+    "{% elif v is mapping %}{% for k, x in v.items() %}{{ ns }}<{{ k }}>{{ said(x) }}{{ ns }}</{{ k }}>"
+    "{% endfor %}"
+    "{% elif v is boolean or v is number %}{{ v | tojson }}"
+    "{% else %}{% for x in v %}{{ ns }}<item>{{ said(x) }}{{ ns }}</item>{% endfor %}{% endif %}"
+    "{% endmacro %}"
+    + _template(
+        '{{ ns }}<invoke name="{{ f.name }}">{{ said(f.arguments) }}{{ ns }}</invoke>\n',
+        before="{{ ns }}<tool_call>\n",
+        after="{{ ns }}</tool_call>",
+    ),
     "olmo3": PYTHON
     + _template(
         "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")\n",

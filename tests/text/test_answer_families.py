@@ -29,9 +29,9 @@ TOOL = Tool("f", None, SCHEMA)
 VALUES = {"s": "a 'b' é🔥\n<c> 5", "n": 1.5, "o": {"k": {"x": 1}}, "l": ["1", 2], "b": False}
 
 
-def rendered(template: str, calls: int) -> str:
+def rendered(template: str, calls: int, values: dict) -> str:
     """The assistant's part of a conversation."""
-    function = {"name": "f", "arguments": VALUES}
+    function = {"name": "f", "arguments": values}
     made = [{"id": f"functions.f:{i}", "type": "function", "function": function} for i in range(calls)]
     messages = [
         {"role": "user", "content": "?"},
@@ -53,11 +53,12 @@ def test_calls_that_a_template_writes_are_read(name):
     family = format_of(TEMPLATES[name]).family
     single = ("llama3_json", "granite", "phi4_mini_json", "nemotron_json", "llama4_pythonic", "lfm2")
     count = 1 if name in single else 2
-    text = rendered(TEMPLATES[name], count)
+    values = VALUES | ({"l": ["a", 2]} if name == "minimax_m3" else {})  # it writes "1" and 1 alike
+    text = rendered(TEMPLATES[name], count, values)
     content, _, calls = joined(split(family.parse, list(text), known=(TOOL,)))
     assert not content.strip()
     assert [called for called, _ in calls] == ["f"] * count
-    assert all(json.loads(arguments) == VALUES for _, arguments in calls)
+    assert all(json.loads(arguments) == values for _, arguments in calls)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 from splitting import cut, joined, split
@@ -86,6 +87,15 @@ def atem(name: str, **values: str) -> str:
     return (
         f'<atem:function_calls>\n<atem:invoke name="{name}">\n{inner}</atem:invoke>\n</atem:function_calls>'
     )
+
+
+NS = "]<]minimax[>["
+
+
+def minimax3(name: str, tags: str) -> str:
+    """A call with these tags, each of which gets its mark, but not the one within the text of a value."""
+    inner = re.sub(r"<(?!b>)", f"{NS}<", tags)
+    return f'{NS}<tool_call>\n{NS}<invoke name="{name}">{inner}{NS}</invoke>\n{NS}</tool_call>'
 
 
 def v31(*calls: tuple[str, str]) -> str:
@@ -255,6 +265,16 @@ CASES = [
     ("muse_glimmer", f" to=user<|message|>As in {atem('f', n='7')}<|eot|>", f"As in {atem('f', n='7')}", []),
     ("muse_glimmer", f" to=f<|message|>Now. {atem('f', n='7')}", "Now. ", [("f", '{"n": 7}')]),
     ("muse_glimmer", f"Plain {atem('f')}", f"Plain {atem('f')}", []),
+    # MiniMax M3
+    ("minimax_m3", "Ok." + minimax3("f", "<s> a <b>\n]</s><n>7</n><o><k><item>1</item><item>x</item></k>"
+                                   "<z>t</z></o><e>1</e><m>null</m>"),
+     "Ok.", [("f", '{"s": " a <b>\\n]", "n": 7, "o": {"k": [1, "x"], "z": "t"}, "e": "1", "m": null}')]),
+    ("minimax_m3", minimax3("h", "<l><item><id>1</id></item><item></item></l><q></q>"), "",
+     [("h", '{"l": [{"id": 1}, ""], "q": ""}')]),
+    ("minimax_m3", minimax3("f", "<o></o>") + minimax3("g", ""), "", [("f", '{"o": {}}'), ("g", "{}")]),
+    ("minimax_m3", f"{NS}<tool_call>none{NS}</tool_call>", f"{NS}<tool_call>none{NS}</tool_call>", []),
+    ("minimax_m3", f'{NS}<invoke name="f">{NS}<n>7{NS}</invoke>{NS}</tool_call>So.', "So.",
+     [("f", '{"n": 7}')]),
     # Cohere
     ("cohere", "<|START_TEXT|>Well <b> now.<|END_TEXT|>", "Well <b> now.", []),
     ("cohere", '<|START_RESPONSE|>Ok.<|END_RESPONSE|><|START_ACTION|>[\n    {"tool_call_id": "0", '

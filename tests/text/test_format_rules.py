@@ -130,15 +130,8 @@ CALL = {
     "olmo3": '<function_calls>\nplain(s="x", e="red", b=True)\n</function_calls>',
 }
 WRITTEN = (
-    "minimax_m1",
-    "apriel",
-    "gigachat3",
-    "apertus",
-    "hy3",
-    "minicpm5",
-    "cohere",
-    "kimi_k3",
-    "muse_glimmer",
+    *("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere", "kimi_k3", "muse_glimmer"),
+    "minimax_m3",
 )
 CALL |= {name: named_family(name).written([("plain", {"s": "x", "e": "red", "b": True})]) for name in WRITTEN}
 CALL["deepseek_v4"] = CALL["deepseek_v32"].replace("function_calls", "tool_calls")
@@ -214,6 +207,24 @@ def rules(name: str, schema: dict) -> str:
     )
 
 
+def test_lists_and_objects_of_minimax_m3():
+    ns = "]<]minimax[>["
+    tags = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}
+    either = {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "object"}]}
+    grammar = Drawing(rules("minimax_m3", {"type": "object", "properties": {"t": tags, "u": either}}))
+
+    def taken(inner: str) -> bool:
+        inner = inner.replace("<", f"{ns}<")
+        return grammar.takes(f'{ns}<tool_call>\n{ns}<invoke name="t">{inner}{ns}</invoke>\n{ns}</tool_call>')
+
+    assert taken("<t><item>1</item><item>2</item></t><u>abc</u>")
+    assert taken("")
+    assert not taken("<t></t>")
+    assert not taken("<t><item>x</item></t>")
+    assert not taken("<t><item>1</item><item>2</item><item>3</item></t>")
+    assert not taken("<u><k>1</k></u>")  # where a string may stand, all is read as one
+
+
 def test_parameters_that_have_no_name_in_the_schema():
     grammar = Drawing(rules("qwen3_coder", OPEN))
     head, tail = "<tool_call>\n<function=t>\n", "</function>\n</tool_call>"
@@ -229,14 +240,20 @@ def test_parameters_that_have_no_name_in_the_schema():
         ("qwen3_coder", ROUND, "requires 'b'"),
         ("qwen3_coder", {"type": "object", "minProperties": 1}, "'minProperties'"),
         ("glm45", {"type": "object", "properties": {"a>": {}}}, "named 'a>'"),
-        ("minimax_m2", {"type": "object", "properties": {"a": {"type": "string", "format": "idn"}}}, "'idn'"),
+        (
+            "minimax_m2",
+            {"type": "object", "properties": {"a": {"type": "string", "format": "duration"}}},
+            "'duration'",
+        ),
         ("gemma4", {"type": "object", "properties": {"a b": {}}}, "named 'a b'"),
         (
             "gemma4",
-            {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
-            "uniqueItems",
+            {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}},
+            "contains",
         ),
         ("gemma4", {"type": "object", "properties": {"a": {"not": {}}}}, "not"),
+        ("minimax_m3", {"type": "object", "properties": {"a/b": {}}}, "named 'a/b'"),
+        ("minimax_m3", OPEN, "additionalProperties"),
         ("llama4_pythonic", {"type": "object", "properties": {"a-b": {}}}, "named 'a-b'"),
     ],
 )
@@ -296,7 +313,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("schema", HOSTILE, ids=str)
-@pytest.mark.parametrize("name", ["qwen3_coder", "deepseek_v32", "gemma4", "llama4_pythonic"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_coder", "deepseek_v32", "gemma4", "llama4_pythonic", "kimi_k3", "minimax_m3"]
+)
 def test_hostile_schemas_are_refused_in_one_line_or_held(name, schema):
     """What llguidance does not take is refused by the engine."""
     message, text = "", "start: calls\n"

@@ -20,6 +20,8 @@ from firelane.text.tools import (
 from firelane.text.tools.family import Family
 from firelane.text.tools.json_lines import GIGACHAT3, GIGACHAT31, MINIMAX_M1, JsonLines
 from firelane.text.tools.keyed_list import APERTUS, KeyedList
+from firelane.text.tools.minimax_m3 import OPEN as MINIMAX_M3
+from firelane.text.tools.minimax_m3 import MinimaxM3
 from firelane.text.tools.muse_glimmer import MuseGlimmer
 from firelane.text.tools.python_lines import OLMO3, PythonLines
 from firelane.text.tools.pythonic import Pythonic
@@ -56,6 +58,7 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "minicpm5": lambda _: Tagged("minicpm5", tags.MINICPM5),
     "olmo3": lambda _: PythonLines("olmo3", *OLMO3),
     "muse_glimmer": lambda _: MuseGlimmer(),
+    "minimax_m3": lambda _: MinimaxM3(),
     "kimi_k3": lambda _: Tagged("kimi_k3", tags.KIMI_K3),
     "cohere": lambda shown: cohere.Cohere(newer=cohere.TEXT[1] in shown),
 }
@@ -73,6 +76,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gemma4", (gemma4.OPEN,)),
     ("cohere", cohere.ACTION[:1]),
     ("muse_glimmer", tags.ATEM.sections),
+    ("minimax_m3", (MINIMAX_M3,)),
     ("kimi_k3", tags.KIMI_K3.delimiters),
     ("kimi_k2", (kimi_k2.CALL[0],)),
     ("deepseek_v4", (tags.DSML, "tool_calls>")),

@@ -82,9 +82,9 @@ def moved_references(schema: Any, root: str) -> Any:
     return moved
 
 
-def _branches(root: Schema) -> Iterator[Schema]:
-    """The schemas that an object of `root` may have to hold to."""
-    todo: list[Any] = [root]
+def _branches(schema: Any, root: Schema) -> Iterator[Schema]:
+    """The schemas that a value of `schema` may have to hold to."""
+    todo: list[Any] = [schema]
     for _ in range(MAX_CASES):
         if not todo:
             return
@@ -98,8 +98,27 @@ def names_of(parameters: Schema) -> frozenset[str]:
     return frozenset(name for fields in _fields(parameters) for name in fields)
 
 
+def field_of(schema: Any, root: Schema, name: str) -> Any:
+    """The schema of an object's field; {} where nothing is known of it."""
+    branches = list(_branches(schema, root))
+    named = [cast(Schema, one["properties"]) for one in branches if isinstance(one.get("properties"), dict)]
+    found = [fields[name] for fields in named if name in fields]
+    return _any_of(
+        found or [one["additionalProperties"] for one in branches if "additionalProperties" in one]
+    )
+
+
+def items_of(schema: Any, root: Schema) -> Any:
+    """The schema of a list's items; {} where nothing is known of them."""
+    return _any_of([one["items"] for one in _branches(schema, root) if "items" in one])
+
+
+def _any_of(schemas: list[Any]) -> Any:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
+
+
 def _fields(root: Schema) -> list[Schema]:
-    listed = [schema.get("properties") for schema in _branches(root)]
+    listed = [schema.get("properties") for schema in _branches(root, root)]
     return [cast(Schema, fields) for fields in listed if isinstance(fields, dict)]
 
 
