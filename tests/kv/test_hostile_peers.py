@@ -9,7 +9,7 @@ import threading
 import msgspec
 import pytest
 
-from firelane.kv.transfer import KVPeerError, handshake
+from firelane.kv.transfer import KVPeerError, handshake, peers
 from firelane.kv.transfer.exported import TAG_BYTES
 from firelane.kv.transfer.handshake import Side, join, welcome
 from firelane.kv.transfer.messages import (
@@ -210,6 +210,35 @@ def test_memory_that_could_be_cut_short_is_not_mapped(nbytes):
             attach(engine, speak)
     finally:
         engine.close()
+
+
+def served(engine):
+    """A reader that has proven its key, and has had an answer."""
+    line = offered(engine)
+    join(line, side(engine), maps=False)
+    assert is_served(line)
+    return line
+
+
+def is_served(line):
+    line.send(Find([(0, b"")]))
+    return line.receive(Found).pages == [-1]
+
+
+def test_connections_that_say_nothing_keep_no_reader_out(engine, monkeypatch):
+    monkeypatch.setattr(peers, "MOST_SOURCES", 3)
+    first, *silent = served(engine), offered(engine), offered(engine)
+    others = [served(engine), served(engine)]  # in place of both that are silent
+    for line in silent:
+        line.receive(Hello)
+        with pytest.raises(ConnectionLostError):
+            line.receive(Joined)
+    late = offered(engine)  # all three have the key: there is room for no other
+    with pytest.raises(ConnectionLostError):
+        late.receive(Hello)
+    assert all(is_served(line) for line in (first, *others))
+    for line in (first, late, *silent, *others):
+        line.close()
 
 
 LIES = {

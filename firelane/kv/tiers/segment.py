@@ -197,12 +197,16 @@ def _open_pages(path: Path, *, is_own: bool) -> int:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return _open_regular(path, flags)
+        return _open_regular(path, flags)  # raises again where that was not about O_DIRECT
 
 
 def _open_regular(path: Path, flags: int) -> int:
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    found, is_written = os.fstat(fd), flags & os.O_ACCMODE != os.O_RDONLY
+    problem = "" if stat.S_ISREG(found.st_mode) else "not a regular file"
+    if is_written and found.st_nlink > 1:
+        problem = "it has a second name (a hard link), whose content would be overwritten: remove one of both"
+    if problem:
         os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raise OSError(errno.EINVAL, problem, str(path))
     return fd

@@ -20,7 +20,8 @@ from firelane.kv.transfer.source import PageSource
 from firelane.nixl.processes import AgentProcesses
 
 MOST_READERS, MOST_SOURCES = 256, 256
-"""Connections, each with a thread. Beyond them the oldest reader is given up, and a new source refused."""
+"""Connections, each with a thread. Beyond them the oldest reader is given up, and of sources the oldest whose
+reader has not proven yet that it has the key; where all have, a new one is refused."""
 
 
 class PeerTransfer:
@@ -46,7 +47,8 @@ class PeerTransfer:
         self._side = Side(secrets.token_hex(16), pool, key, transport)
         self._maps, self._on_lost, self._on_sought = maps, on_lost, on_sought
         self._readers: dict[str, PageReader] = {}
-        self._sources: set[PageSource] = set()
+        self._sources: dict[PageSource, None] = {}
+        """In the order in which they came."""
         self._sought: dict[str, list[Pull]] = {}
         """Pulls from peers that are being connected."""
         self._guard = threading.Lock()
@@ -77,10 +79,11 @@ class PeerTransfer:
     def export(self, sock: socket.socket, key: bytes = b"", *, ciphers: bool = False) -> None:
         """key: in place of the transfer's. ciphers: as in Side."""
         with self._guard:
-            if len(self._sources) >= MOST_SOURCES:
-                sock.close()
+            if self._has_room_for_source():
+                source = PageSource(Line(sock), self._with(key, ciphers), self._source_ended)
+                self._sources[source] = None
             else:
-                self._sources.add(PageSource(Line(sock), self._with(key, ciphers), self._source_ended))
+                sock.close()
 
     def attach(
         self, sock: socket.socket, key: bytes = b"", *, sought: str = "", ciphers: bool = False
@@ -170,6 +173,17 @@ class PeerTransfer:
             self._side.nixl.close()
         self._side.pool.close()
 
+    def _has_room_for_source(self) -> bool:
+        """Whoever is silent, or has no key, keeps nobody out. Called under the guard."""
+        if len(self._sources) < MOST_SOURCES:
+            return True
+        silent = next((source for source in self._sources if not source.is_proven), None)
+        if silent is None:
+            return False
+        del self._sources[silent]
+        silent.hang_up()
+        return True
+
     def _with(self, key: bytes, ciphers: bool) -> Side:
         return self._side._replace(key=key or self._side.key, ciphers=ciphers)
 
@@ -193,7 +207,7 @@ class PeerTransfer:
     def _source_ended(self, source: PageSource, reason: str) -> None:
         del reason
         with self._guard:
-            self._sources.discard(source)
+            self._sources.pop(source, None)
 
     def _reader_ended(self, reader: PageReader, reason: str) -> None:
         with self._guard:

@@ -27,17 +27,23 @@ SEND_S = 30.0
 
 
 class PageSource:
-    """The thread that answers one reader, until that hangs up. on_end: called there, with the reason."""
+    """The thread that answers one reader, until that hangs up. on_end: called there, with the reason.
+    is_proven: the reader has proven that it has the key."""
 
     def __init__(self, line: Line, side: Side, on_end: Callable[[PageSource, str], None]) -> None:
         self._line, self._side, self._on_end = line, side, on_end
         self._agent: NixlAgent | None = None
         self._on_their_way: dict[ExportedMemory, Outgoing] = {}
+        self.is_proven = False
         self._thread = threading.Thread(target=self._run, name="page-source", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """From any thread: this one ends soon."""
         self._line.hang_up()
+
+    def close(self) -> None:
+        self.hang_up()
         self._thread.join()
 
     def _run(self) -> None:
@@ -45,6 +51,7 @@ class PageSource:
         try:
             self._line.deadline_s = time.monotonic() + HANDSHAKE_S
             self._agent = welcome(self._line, self._side)
+            self.is_proven = True
             while True:
                 self._line.deadline_s = None
                 find: Find = self._line.receive(Find)

@@ -286,6 +286,23 @@ def test_links_are_not_followed(tmp_path, suffix):
         disk(tmp_path)
 
 
+@pytest.mark.parametrize("suffix", [".index", ".pages"])
+def test_a_file_with_a_second_name_is_not_written_to(tmp_path, suffix):
+    first = disk(tmp_path)
+    put(first, *range(4))
+    first.close()
+    path, other = files(tmp_path, suffix), tmp_path / "of others"
+    os.link(path, other)
+    before = other.read_bytes()
+    with pytest.raises(OSError, match="second name"):
+        disk(tmp_path)
+    assert other.read_bytes() == before
+    other.unlink()
+    second = disk(tmp_path)
+    assert read(second, key(1)) is not None
+    second.close()
+
+
 class FailingSegment(Segment):
     """A drive that fails from some moment on."""
 
