@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
+from array import array
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from firelane import env
 from firelane.api.chat import ChatRequest
@@ -34,6 +34,10 @@ from firelane.text.tokenizer import load_tokenizer
 from firelane.text.tokenizer_source import tokenizer_directory
 from firelane.weights.progress import Progress, silent
 from firelane.wire.frames import NewRequest, Pooling, Sampling
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Prompt = str | Sequence[int]
 log = logging.getLogger(__name__)
@@ -141,6 +145,8 @@ class LLM:
     ) -> list[NDArray[np.float32]]:
         """One vector a prompt, float32 [hidden size], of length 1 where `normalize`. pooling: None for the
         model's own kind. Raises RequestError where a prompt cannot be served."""
+        import numpy as np
+
         pooling = pooling or self._files.pooling
         if pooling is None:
             raise UsageError("this model pools in a way that Firelane does not have: choose last or mean")
@@ -216,7 +222,7 @@ class LLM:
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._prompts.eos_ids)}
         seed = secrets.randbits(63) if params.seed is None else params.seed
         run = PromptRun(prompt if isinstance(prompt, str) else None, ids, params, self._next_id)
-        grammar, given = wire_grammar(params), np.asarray(ids, "<i4").tobytes()
+        grammar, given = wire_grammar(params), _packed(ids)
         for index in range(params.n):
             sampling = wire_sampling(
                 params,
@@ -268,8 +274,18 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     return cast(Sequence[Prompt], prompts)
 
 
+def _packed(ids: list[int]) -> bytes:
+    """As NewRequest.prompt has them."""
+    packed = array("i", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
 def _normalized(vector: NDArray[np.float32]) -> NDArray[np.float32]:
     """Computed in float64; a vector of zeros stays as it is."""
+    import numpy as np
+
     wide = vector.astype(np.float64)
     length = np.sqrt((wide * wide).sum())
     return (wide / length).astype(np.float32) if length else vector

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from firelane.contract import Executor
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.identity import checkpoint_identity, model_identity
@@ -20,6 +21,7 @@ class LocalEngine:
     """The Engine of an LLM that is not isolated: it has all rights of this process. A turn is a step."""
 
     core: EngineCore
+    executor: Executor
 
     def __init__(self, config: EngineConfig, channel: LocalChannel) -> None:
         self._config, self._channel = config, channel
@@ -30,7 +32,7 @@ class LocalEngine:
         config = self._config
         checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
         files = files_identity(config)
-        executor = load_executor(config, progress)
+        executor = self.executor = load_executor(config, progress)
         self._loaded.callback(executor.release)
         grammars = grammar_queue(config.tokenizer_dir or config.model_dir, executor.vocab_size)
         self._loaded.callback(grammars.close)

@@ -1,5 +1,8 @@
 """From what a user types to a model directory: the embedded model, a local directory, or a hub id to
 download.
+
+What reads weights is imported where a model is fetched or made: a directory needs none of it, and a command
+that has an engine process does without it.
 """
 
 from __future__ import annotations
@@ -11,9 +14,6 @@ from pathlib import Path
 
 from firelane import env
 from firelane.errors import ModelNotFoundError
-from firelane.sources.cache import NodeCache
-from firelane.sources.entries import GIB
-from firelane.sources.gguf import is_gguf, model_directory
 from firelane.sources.hub import download, download_gguf
 from firelane.stores.address import Address, is_address, parse
 from firelane.stores.client import ObjectStore
@@ -49,6 +49,8 @@ def resolve(
     mode = _mode(model, path)
     if stat.S_ISDIR(mode):
         return _checked(path)
+    from firelane.sources.gguf import is_gguf, model_directory
+
     if is_gguf(path):
         return model_directory(path, cache_dir or env.read().cache_dir)
     if mode:
@@ -78,6 +80,10 @@ def _mode(model: str, path: Path) -> int:
 
 
 def _of_store(address: Address, cache_dir: Path | None, progress: Progress, *, whole: bool) -> Path:
+    from firelane.sources.cache import NodeCache
+    from firelane.sources.entries import GIB
+    from firelane.sources.gguf import is_gguf, model_directory
+
     settings = env.read()
     directory, limit_bytes = cache_dir or settings.cache_dir, int(settings.cache_limit_gib * GIB)
     cache = NodeCache(directory, limit_bytes=limit_bytes)

@@ -108,7 +108,7 @@ def test_same_tokens_as_the_dequantised_checkpoint(rows: int, llms: list[LLM]) -
 def test_codes_are_kept(llms: list[LLM], own_cache: Path) -> None:
     """In memory matrices take what codes and scales take, not what bf16 takes; all of them do, also where one
     weight is made of tensors of several types."""
-    executor = llms[0]._executor
+    executor = llms[0]._engine.executor
     assert isinstance(executor, CpuExecutor)
     assert next(path.name for path in (own_cache / "gguf").iterdir()).startswith("toy-")
     matrices = [w for w in executor.layout.program.weights if w.is_matrix]

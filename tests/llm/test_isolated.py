@@ -252,3 +252,15 @@ def test_modules_beside_a_model_are_not_run(talker: Path, tmp_path: Path, comman
     assert (process.returncode, error) == (0, b"")
     assert answer or command[0] == "chat"
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_engine_process_starts_before_anything_heavy_is_loaded() -> None:
+    program = (
+        "import sys, firelane.llm, firelane.llm.isolated\n"
+        "heavy = {'numpy', 'firelane.engine', 'firelane.backends', 'firelane.weights.checkpoint'}\n"
+        "print('LOADED', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == "LOADED []\n"
