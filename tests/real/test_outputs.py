@@ -38,6 +38,8 @@ CUT = "a call that is cut before its arguments begin is content here, as it was 
 NOT_LISTED = "docs/chat-formats.md does not list this format"
 Read = tuple[str, str, list[tuple[str, str]]]
 DIFFERENT = {
+    ("Apriel-1.6-15b-Thinker-fixed", 0): PREFILLED,
+    ("Apriel-1.6-15b-Thinker-fixed", 1): PREFILLED,
     ("Cohere2MoE", 1): PREFILLED,
     ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", 4): CUT,
     ("Cohere2MoE", 9): CUT,
@@ -54,9 +56,7 @@ DIFFERENT = {
 """Outputs that are read in another way here, and why."""
 UNLISTED = frozenset(
     {
-        "Apriel-1.6-15b-Thinker-fixed",
         "CohereForAI-c4ai-command-r-plus-tool_use",
-        "unsloth-Apriel-1.5",
         "meetkai-functionary-medium-v3.1",
         "meetkai-functionary-medium-v3.2",
         "fireworks-ai-llama-3-firefunction-v2",

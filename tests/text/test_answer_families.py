@@ -70,6 +70,8 @@ def test_calls_that_a_template_writes_are_read(name):
         ("{{ '<|tool|>' + messages[0]['tools'] + '<|/tool|>' }}", "phi4_mini_json"),
         ('<|python_start|> {"name": "f", "parameters": dictionary of argument name}', "llama3_json"),
         ("<|tool_list_start|>", "lfm2"),
+        ("{# <tool_calls>[{...}]</tool_calls> #}", "apriel"),
+        ("{# <tool_calls>\n{...}\n</tool_calls> #}", "minimax_m1"),
     ],
 )
 def test_other_marks(template, name):

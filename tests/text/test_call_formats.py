@@ -237,6 +237,7 @@ CASES = [
     ("minimax_m1", "<tool_calls>none</tool_calls>", "<tool_calls>none</tool_calls>", []),
     ("apriel", f'<tool_calls>[{{"name": "f", "arguments": {ARGS}, "id": "1"}}]</tool_calls>', "",
      [("f", ARGS)]),
+    ("apriel", "It is 4 [km].\n[END FINAL RESPONSE]", "It is 4 [km].\n", []),
     ("apertus", f'Ok.<|tools_prefix|>[{{"f": {ARGS}}}, {{"g": {{}}}}]<|tools_suffix|>', "Ok.",
      [("f", ARGS), ("g", "{}")]),
     ("apertus", "<|tools_prefix|>[]<|tools_suffix|>", "<|tools_prefix|>[]<|tools_suffix|>", []),

@@ -29,10 +29,8 @@ _ID, _NAME, _ARGUMENTS = '{"tool_call_id": "', '", "tool_name": ', ', "parameter
 class Cohere(JsonList):
     """newer: the answer's marks are TEXT instead of RESPONSE. Both are read."""
 
-    around = (*RESPONSE, *TEXT)
-
     def __init__(self, *, newer: bool) -> None:
-        super().__init__("cohere", *ACTION)
+        super().__init__("cohere", *ACTION, around=(*RESPONSE, *TEXT))
         self.delimiters = (*ACTION, *self.around)
         self.content_mark = (TEXT if newer else RESPONSE)[0]
 

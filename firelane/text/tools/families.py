@@ -51,7 +51,7 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "granite": lambda _: json_list.JsonList("granite", json_list.GRANITE),
     "nemotron_json": lambda _: json_list.JsonList("nemotron_json", *json_list.NEMOTRON),
     "minimax_m1": lambda _: JsonLines("minimax_m1", *MINIMAX_M1),
-    "apriel": lambda _: json_list.JsonList("apriel", *MINIMAX_M1),
+    "apriel": lambda _: json_list.JsonList("apriel", *MINIMAX_M1, around=json_list.APRIEL),
     "gigachat3": lambda shown: _gigachat(older=GIGACHAT3 in shown),
     "apertus": lambda _: KeyedList("apertus", *APERTUS),
     "hy3": lambda _: Tagged("hy3", tags.HY3),
@@ -96,6 +96,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("olmo3", (OLMO3[0],)),
     ("hy3", tags.HY3.sections),
     ("minicpm5", (tags.MINICPM5.call, tags.MINICPM5.key)),
+    ("apriel", (f"{MINIMAX_M1[0]}[",)),
     ("minimax_m1", (MINIMAX_M1[0],)),
     ("apriel", (MINIMAX_M1[0],)),
     ("gigachat3", (GIGACHAT31,)),
@@ -112,7 +113,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Marks that a family's texts show, in the order in which it tells: a later family's marks may stand in the
 texts of an earlier one.
 """
-READERS = ("harmony", "cohere", "kimi_k3", "muse_glimmer")
+READERS = ("harmony", "apriel", "cohere", "kimi_k3", "muse_glimmer")
 """Families whose parser is for every answer, those without calls, too."""
 UNMARKED = ("llama3_json", "llama4_pythonic")
 """Families whose calls may have no mark."""

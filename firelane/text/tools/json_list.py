@@ -22,14 +22,17 @@ from firelane.text.tools.tool import Tool
 
 PHI4_MINI = "functools"
 GRANITE = "<|tool_call|>"
+APRIEL = ("[END FINAL RESPONSE]",)
+"""Ends an answer behind reasoning."""
 NEMOTRON = ("<TOOLCALL>", "</TOOLCALL>")
 
 
 class JsonList(Family):
-    """A family that writes calls behind this mark, and `close` after them."""
+    """A family that writes calls behind this mark, and `close` after them. around: as in Family."""
 
-    def __init__(self, name: str, mark: str, close: str = "") -> None:
+    def __init__(self, name: str, mark: str, close: str = "", around: tuple[str, ...] = ()) -> None:
         self.name = name
+        self.around = around
         self.opening = f"{mark}["
         self.delimiters = (mark, close) if close else (mark,)
         self._mark, self._close = mark, close
