@@ -20,7 +20,7 @@ from firelane.text.encoder import TextRoom
 from firelane.text.format_search import find_chat_format, gathered
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.schema_keywords import not_held
-from firelane.text.template_probe import SWITCHES
+from firelane.text.template_probe import MODE, OFF, SWITCHES
 from firelane.text.template_process import TemplateRenderer, encoded
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer
 from firelane.text.tools.tool import ToolUse
@@ -198,7 +198,7 @@ def _variables(
     if effort is not None:
         if "reasoning_effort" in template.variables:
             variables["reasoning_effort"] = effort
-        elif effort == "none" and switches:
+        elif effort == "none" and (switches or MODE in template.variables):
             told = False
         else:
             ignored = ("reasoning_effort",)
@@ -206,6 +206,8 @@ def _variables(
         told = False
     if told is not None:
         variables |= dict.fromkeys(switches, told)
+    if told is False and MODE in template.variables:
+        variables[MODE] = OFF if constrained else variables.get(MODE, OFF)
     variables["add_generation_prompt"] = conversation.asks_answer
     return variables, ignored
 

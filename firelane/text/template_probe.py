@@ -41,6 +41,8 @@ TOOL_VARIABLES = ("tools", "xml_tools", "functions")
 """Variables by which templates take a list of tools, the usual one first."""
 SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates are told whether the model is to reason; all mean the same."""
+MODE, OFF = "thinking_mode", "disabled"
+"""A variable that names a mode instead, and the mode without reasoning; its default lets the model choose."""
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """Fields of a message by which templates take earlier reasoning."""
 _IDS = (("abcdefghi", "abcdefghj"), (f"functions.{TOOL}:0", f"functions.{TOOL}:1"))

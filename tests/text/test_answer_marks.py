@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from family_templates import TEMPLATES
 from test_assistant_formats import FORM, TOOL, USER, chatting
 
 COHERE = (
@@ -166,3 +167,21 @@ def test_messages_that_are_held():
         forced = chat.ask(tools=[TOOL], tool_choice="required")
         assert forced.text.endswith("<|start|>assistant")
         assert "calls: thought* call" in forced.grammar.text
+
+
+def test_reasoning_by_a_mode_with_a_name():
+    off = "{{ '</mm:think>' if thinking_mode is defined and thinking_mode == 'disabled' }}"
+    with chatting(TEMPLATES["minimax_m3"] + off, "]<]minimax[>[", "<mm:think>", "</mm:think>") as chat:
+        assert not chat.ask().text.endswith("</mm:think>")
+        assert not chat.ask(chat_template_kwargs={"enable_thinking": True}).text.endswith("</mm:think>")
+        for fields in (
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            {"chat_template_kwargs": {"thinking_mode": "disabled"}},
+            {"reasoning_effort": "none"},
+            {
+                "tools": [TOOL],
+                "tool_choice": "required",
+                "chat_template_kwargs": {"thinking_mode": "enabled"},
+            },
+        ):
+            assert chat.ask(**fields).text.endswith("</mm:think>")
