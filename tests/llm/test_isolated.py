@@ -17,9 +17,19 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from firelane import LLM, SamplingParams
-from firelane.errors import EngineDeadError, FirelaneError, RequestError
+from firelane.errors import (
+    CacheError,
+    EngineDeadError,
+    FirelaneError,
+    MachineError,
+    RequestError,
+    StoreError,
+    UsageError,
+)
+from firelane.llm import isolated
 from firelane.sandbox import seccomp
 from firelane.sandbox.system import this_machine
+from firelane.wire.frames import Failed
 
 ROOT = Path(__file__).parents[2]
 MACHINE = this_machine()
@@ -131,9 +141,9 @@ def test_what_cannot_be_served_is_told_and_leaves_nothing(here: LLM, apart: LLM)
 )
 def test_errors_of_a_load_are_those_of_one_here(cache_dir: Path, options: dict[str, Any]) -> None:
     caught: list[FirelaneError] = []
-    for isolated in (False, True):
+    for apart in (False, True):
         with pytest.raises(FirelaneError) as error:
-            LLM(cache_dir=cache_dir, isolated=isolated, **options)
+            LLM(cache_dir=cache_dir, isolated=apart, **options)
         caught.append(error.value)
     assert (type(caught[0]), str(caught[0])) == (type(caught[1]), str(caught[1]))
 
@@ -156,9 +166,9 @@ def test_an_engine_that_is_killed_ends_what_ran(talker: Path, tmp_path: Path) ->
     next(stream)
     pid = llm._engine.pid
     os.kill(pid, signal.SIGKILL)
-    for _ in range(2):
+    for told in (False, True):
         with pytest.raises(EngineDeadError, match=f"engine process {pid} was killed by SIGKILL"):
-            list(stream) if stream.gi_frame else llm.generate("b")
+            llm.generate("b") if told else list(stream)
     llm.close()
 
 
@@ -264,3 +274,32 @@ def test_an_engine_process_starts_before_anything_heavy_is_loaded() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout == "LOADED []\n"
+
+
+def test_an_engine_that_hangs_is_killed(
+    talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated, "LOOK_S", 0.1)
+    with LLM(str(talker), backend="null", cache_dir=tmp_path, isolated=True) as llm:
+        stream = llm.stream("a", SamplingParams(max_tokens=FOREVER))
+        next(stream)
+        os.kill(llm._engine.pid, signal.SIGSTOP)
+        monkeypatch.setattr(isolated, "SILENCE_S", 1.0)
+        with pytest.raises(EngineDeadError, match="shows no life for 1 s"):
+            list(stream)
+        assert llm._engine._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("failed", "kind"),
+    [
+        (Failed("no", 1, "CacheError"), CacheError),
+        (Failed("no", 1, "StoreError"), StoreError),
+        (Failed("no", 2, "os"), UsageError),
+        (Failed("no", 1, "STEERING"), MachineError),
+        (Failed("no", 1), MachineError),
+    ],
+)
+def test_errors_of_an_engine_keep_their_class(failed: Failed, kind: type[FirelaneError]) -> None:
+    error = isolated._error(failed)
+    assert (type(error), str(error), error.exit_code) == (kind, "no", failed.exit_code)
