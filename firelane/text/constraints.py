@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -46,8 +47,15 @@ def schema_notes(fields: SamplingFields) -> list[str]:
         fields.guided_json,
         fields.json_schema,
     ]
-    schemas = [msgspec.json.decode(one) if isinstance(one, str) else one for one in given if one is not None]
-    return not_held(schemas)
+    return not_held(schema for one in given if (schema := _schema(one)) is not None)
+
+
+def _schema(given: Any) -> dict[str, Any] | None:
+    """A schema as an object, also where it is given as text. None for what whoever compiles it refuses."""
+    if isinstance(given, str):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+            given = msgspec.json.decode(given)
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else None
 
 
 def check_size(grammar: Grammar, param: str) -> None:

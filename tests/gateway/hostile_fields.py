@@ -130,7 +130,7 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
         "options": [{"rejectIfBusy": "yes"}, {"other": 1}, 1],
     },
     RESPONSES: {
-        "input": [None, [], "", 1, {}, [1], [{}], [{"type": "web_search_call"}], [{"role": "user"}]],
+        "input": [None, [], "", 1, {}, [1], [{}], [{"role": "user"}]],
         "instructions": [1, [], {}],
         "previous_response_id": [1, []],
         "metadata": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-REFUSED = frozenset({400})
+REFUSED, TAKEN = frozenset({400}), frozenset({200})
 EITHER = frozenset({200, 400})
 
 

@@ -304,15 +304,15 @@ def test_names_of_llama_server(service, path):
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("part", "reason"),
     [
-        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
-        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
-        {"type": "file", "file": {"file_id": "x"}},
-        {"type": "text"},
+        ({"type": "image_url", "image_url": {"url": "http://x/y.png"}}, "a part of type 'image_url'"),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "of type 'input_audio'"),
+        ({"type": "file", "file": {"file_id": "x"}}, "a part of type 'file'"),
+        ({"type": "text"}, "a part without `text`"),
     ],
 )
-def test_other_parts_than_text(service, part):
+def test_other_parts_than_text(service, part, reason):
     answer = service.http.post(CHAT, json={"messages": [{"role": "user", "content": [part]}]})
     assert answer.status_code == 400
-    assert "only parts of type 'text'" in answer.json()["error"]["message"]
+    assert reason in answer.json()["error"]["message"]

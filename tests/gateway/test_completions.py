@@ -243,7 +243,7 @@ def test_cached_tokens_by_tier(service):
         ({"top_k": -2}, "top_k", ">= -1"),
         ({"n": 0}, "n", ">= 1"),
         ({"n": 100, "max_tokens": 1}, "n", "at most"),
-        ({"max_tokens": -1}, "max_tokens", ">= 0"),
+        ({"max_tokens": -2}, "max_tokens", ">= -1"),
         ({"max_tokens": 0}, "max_tokens", "nothing to answer"),
         ({"max_tokens": "5"}, "max_tokens", "str"),
         ({"min_tokens": 50}, "min_tokens", "more than"),
