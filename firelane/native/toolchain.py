@@ -19,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -187,18 +188,31 @@ class Toolchain:
 
     def _run_all(self, commands: Sequence[Sequence[str]], *, folder: Path, log: Path, name: str) -> None:
         """Side by side; raises what the first of them has raised. An interrupt kills them: nothing waits."""
+        left = threading.Event()
         with ThreadPoolExecutor(len(commands)) as pool, compiler_group() as group:
-            run = functools.partial(self._run, group=group, folder=folder, log=log, name=name)
+            run = functools.partial(self._run, group=group, left=left, folder=folder, log=log, name=name)
             running = [pool.submit(run, command) for command in commands]
-            wait(running)
+            try:
+                wait(running)
+            finally:
+                left.set()  # what is killed now is killed by this process
         for one in running:
             one.result()
 
-    def _run(self, command: Sequence[str], *, group: int | None, folder: Path, log: Path, name: str) -> None:
+    def _run(
+        self,
+        command: Sequence[str],
+        *,
+        group: int | None,
+        left: threading.Event,
+        folder: Path,
+        log: Path,
+        name: str,
+    ) -> None:
         # Its temporary files lie there, too: an engine may write nowhere else than in the cache.
         cache = {"TMPDIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(log.parent.parent))}
         environ = env.for_child(LC_ALL="C", **cache)
-        done = _run_lasting(command, environ, group, name)
+        done = _run_lasting(command, environ, group, left, name)
         if done.returncode == 0:
             return
         if "No space left on device" in done.stdout:
@@ -209,10 +223,10 @@ class Toolchain:
 
 
 def _run_lasting(
-    command: Sequence[str], environ: dict[str, str], group: int | None, name: str
+    command: Sequence[str], environ: dict[str, str], group: int | None, left: threading.Event, name: str
 ) -> subprocess.CompletedProcess[str]:
-    """The end of a compiler: of another one, where the first ones were killed. Raises CompilerError where
-    there is none."""
+    """Run a compiler, and again where another process killed it. left: nobody waits for it any more. Raises
+    CompilerError where there is none."""
     run = functools.partial(
         subprocess.run,
         command,
@@ -226,7 +240,7 @@ def _run_lasting(
     try:
         done: subprocess.CompletedProcess[str] = run()
         for _ in range(TRIES - 1):
-            if not _was_killed(done):
+            if left.is_set() or not _was_killed(done):
                 break
             log.warning("child_replaced kind=compiler reason=%r", f"of {name}: {in_words(done.returncode)}")
             done = run()
