@@ -197,6 +197,15 @@ CLIENTS = {
     "LlamaIndex": Client("llama-index-llms-openai-like", "venv", python_script("llama_index_session.py")),
     "llm": Client("llm", "venv", python_script("llm_session.py")),
     "OpenAI's Agents SDK": Client("openai-agents", "venv", python_script("agents_session.py")),
+    "OpenAI's Agents SDK, a cut call": Client(
+        "openai-agents",
+        "venv",
+        python_script("agents_cut_session.py"),
+        right=(
+            rf"cut: \['write_note'\]\s+chat: The note says: {SECRET}\s+"
+            rf"responses, first turn: .*max_output_tokens.*\s+responses: The note says: {SECRET}"
+        ),
+    ),
     "Instructor and LangChain, structured answers": Client(
         "instructor",
         "venv",

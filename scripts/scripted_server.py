@@ -35,6 +35,9 @@ READERS: dict[str, dict[str, Any]] = {
     "read": {"filePath": "{path}"},
 }
 """Tools of clients that read files, with the arguments that each wants."""
+WRITER = "write_note"
+"""A tool of the session whose first call is cut: it is called until the prompt shows what there was of it."""
+NOTE = "A long note. " * 100
 EDIT = f"""note.txt
 ```
 <<<<<<< SEARCH
@@ -105,13 +108,21 @@ def _said(text: str, form: str = "hermes") -> str:
     if TOLD.search(text) if form == "hermes" else SECRET in text:
         thought = "" if form == "hermes" else "I know it.\n</think>\n\n"
         return f"{thought}The note says: {SECRET}"
+    offered = [name for name in (WRITER, *READERS) if f'"name": "{name}"' in text]
+    called = _called(offered, text)
+    return "A note" if called is None else _call(*called, form)
+
+
+def _called(offered: list[str], text: str) -> tuple[str, dict[str, Any]] | None:
+    """Name and arguments of the call that the script makes, None where no tool is offered."""
+    if WRITER in offered and NOTE[:26] not in text:
+        return WRITER, {"text": NOTE}
     folder = FOLDER.search(text)
     path = f"{folder[1]}/note.txt" if folder else "note.txt"
-    for name, arguments in READERS.items():
-        if f'"name": "{name}"' in text:
-            filled = json.loads(json.dumps(arguments).replace("{path}", path))
-            return _call(name, filled, form)
-    return "A note"
+    for name in offered:
+        if name in READERS:
+            return name, json.loads(json.dumps(READERS[name]).replace("{path}", path))
+    return None
 
 
 def _call(name: str, arguments: dict[str, Any], form: str) -> str:
@@ -129,11 +140,9 @@ def _harmony(text: str) -> str:
     if SECRET in text:
         thought = "<|channel|>analysis<|message|>I know it.<|end|><|start|>assistant"
         return f"{thought}<|channel|>final<|message|>The note says: {SECRET}"
-    folder = FOLDER.search(text)
-    path = f"{folder[1]}/note.txt" if folder else "note.txt"
-    for name, arguments in READERS.items():
-        if f"type {name} = " in text:
-            filled = json.dumps(arguments).replace("{path}", path)
-            head = f"<|start|>assistant to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>"
-            return f"<|channel|>analysis<|message|>I read the file.<|end|>{head}{filled}"
-    return "<|channel|>final<|message|>A note"
+    called = _called([name for name in (WRITER, *READERS) if f"type {name} = " in text], text)
+    if called is None:
+        return "<|channel|>final<|message|>A note"
+    name, arguments = called
+    head = f"<|start|>assistant to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>"
+    return f"<|channel|>analysis<|message|>I read the file.<|end|>{head}{json.dumps(arguments)}"
