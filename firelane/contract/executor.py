@@ -45,6 +45,11 @@ class Executor(Protocol):
     def hidden_width(self) -> int: ...
 
     @property
+    def can_generate(self) -> bool:
+        """Whether tokens may be drawn. False: the model has no head, only hidden states mean something."""
+        ...
+
+    @property
     def arithmetic(self) -> str:
         """The kind of rounding, beside the program: executors that differ here give other bits. "" where all
         give the same."""

@@ -21,7 +21,7 @@ from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.policy import Policy
 from firelane.engine.prerequisites import NoPrerequisites, Prerequisites
 from firelane.engine.pulls import PagePulls, PullCounters
-from firelane.engine.requests import make_sequence
+from firelane.engine.requests import check_generates, make_sequence
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence
 from firelane.engine.slot_writer import SlotWriter
@@ -179,6 +179,7 @@ class EngineCore:
         try:
             if self._get(request.id) is not None:
                 raise RequestError(f"request id {request.id} is in use")
+            check_generates(request, can_generate=self._executor.can_generate)
             sequence = make_sequence(request, self._executor.limits, self._executor.vocab_size, self.kv)
             is_ready = self._prerequisites.add(sequence, request)
         except RequestError as error:

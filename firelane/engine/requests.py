@@ -26,6 +26,16 @@ FLOATS = {
 """Lowest and highest value of each."""
 WEIGHTS = (0.001, 1000.0)
 """Smallest and largest share of a tenant relative to one of weight 1."""
+NO_HEAD = (
+    "this model cannot generate text: its checkpoint has no head (lm_head.weight). Ask it for embeddings "
+    "(/v1/embeddings, /api/embed, LLM.embed), or serve a checkpoint that has one"
+)
+
+
+def check_generates(request: NewRequest, *, can_generate: bool) -> None:
+    """Raises RequestError for a request that needs logits of a model without a head."""
+    if not can_generate and request.pooling is None:
+        raise RequestError(NO_HEAD)
 
 
 def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: KvCache) -> Sequence:

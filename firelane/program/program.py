@@ -32,6 +32,9 @@ class Program:
     ops: tuple[Op, ...]
     head: Linear | None = None
     """The op that makes the logits; its input is the model's hidden state. None: of a program without."""
+    can_generate: bool = True
+    """Whether its logits mean something. False: the checkpoint has no head, the embedding table stands in for
+    it, and only hidden states may be asked for."""
     left_out: tuple[str, ...] = ()
     """Beginnings of names of the checkpoint's tensors that the model has and this program does without."""
 

@@ -22,9 +22,13 @@ log = logging.getLogger(__name__)
 
 def with_stored_head(program: Program, checkpoint: Checkpoint) -> Program:
     """The program with the head that the checkpoint has: its own matrix in place of the embedding table where
-    both are stored, whether or not they differ; the one that is stored as both where the table is missing."""
+    both are stored, whether or not they differ; the one that is stored as both where the table is missing. A
+    program with a head of its own that is not stored cannot generate: the table stands in for it, which the
+    log says."""
     table = shared_table(program)
-    if table is None or checkpoint.shape(TENSOR) is None:
+    if table is None:
+        return _without_head(program, checkpoint)
+    if checkpoint.shape(TENSOR) is None:
         return program
     own = Weight.stored("lm_head", table.shape, table.dtype, TENSOR)
     if checkpoint.shape(table.pieces[0].tensor) is None:
@@ -52,6 +56,25 @@ def shared_table(program: Program) -> Weight | None:
     """The embedding table that is the head, too; None where there is no such."""
     tables = [op.table for op in program.ops if isinstance(op, Embed)]
     return next((table for table in tables if program.head and program.head.weight is table), None)
+
+
+def _without_head(program: Program, checkpoint: Checkpoint) -> Program:
+    """The program with its embedding table as the head that the checkpoint lacks; itself where the checkpoint
+    has a part of the head, or no table of the head's shape."""
+    table = next((op.table for op in program.ops if isinstance(op, Embed)), None)
+    if table is None or program.head is None:
+        return program
+    own = program.head.weight
+    is_stored = any(checkpoint.shape(name) is not None for name in own.tensors)
+    has_table = all(checkpoint.shape(name) is not None for name in table.tensors)
+    if is_stored or not has_table or (own.shape, own.dtype) != (table.shape, table.dtype):
+        return program
+    log.warning(
+        "head_missing model=%s: the checkpoint has no %s: it serves embeddings, and requests that generate "
+        "text are refused; where its embeddings are the head, config.json must say tie_word_embeddings: true",
+        *(checkpoint.directory.name, own.tensors[0]),
+    )
+    return replace(_with(program, table, head=table, is_table=False), can_generate=False)
 
 
 def _with(program: Program, table: Weight, *, head: Weight, is_table: bool) -> Program:

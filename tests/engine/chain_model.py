@@ -130,6 +130,7 @@ class ChainExecutor:
     kv_bytes = 0
     vocab_size = VOCAB
     hidden_width = HIDDEN
+    can_generate = True
 
     def __init__(self, limits: StepLimits, max_in_flight: int = 1, is_pipelined: bool = False) -> None:
         self.limits = limits

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from firelane.engine.requests import check_generates
+from firelane.errors import RequestError
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
@@ -56,6 +58,7 @@ class FakeEngine:
     held: bool = False
     reject: str = ""
     reject_status: int = 400
+    can_generate: bool = True
     elsewhere: bool = False
     submitted: list[NewRequest] = field(default_factory=list)
     expected: list[NewRequest] = field(default_factory=list)
@@ -145,6 +148,11 @@ class FakeEngine:
                 continue
             if self.reject:
                 self.send(Rejected(request.id, self.reject, self.elsewhere, self.reject_status))
+                continue
+            try:
+                check_generates(request, can_generate=self.can_generate)
+            except RequestError as error:
+                self.send(Rejected(request.id, str(error), status=error.status))
                 continue
             if request.id in self.running:
                 self.send(Rejected(request.id, f"request id {request.id} is in use"))

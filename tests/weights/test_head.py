@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from firelane.errors import CheckpointError
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.values import DType
@@ -124,3 +125,41 @@ def test_a_quantised_copy_says_that_they_differ(tmp_path: Path) -> None:
     assert written["tie_word_embeddings"] is False
     found = fitted(load_program(written), Checkpoint.open(tmp_path / "out"))
     assert head_of(found) == (TENSOR,)
+
+
+@pytest.mark.parametrize("family", ["llama2", "qwen3_moe"])
+def test_an_untied_head_that_is_not_stored(
+    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The table stands in for it, and no text may be generated."""
+    config = FAMILIES[family]() | UNTIED
+    tensors = random_tensors(config, 0)
+    whole = fitted(load_program(config), stored(tmp_path / "whole", tensors))
+    assert whole.can_generate
+    del tensors[TENSOR]
+    with caplog.at_level(logging.WARNING):
+        found = fitted(load_program(config), stored(tmp_path / "without", tensors))
+    assert not found.can_generate
+    assert head_of(found) == (TABLE,)
+    assert {w.name for w in whole.weights} - {w.name for w in found.weights} == {"lm_head"}
+    (record,) = caplog.records
+    assert "head_missing model=without: the checkpoint has no lm_head.weight" in record.getMessage()
+
+
+def test_other_tensors_may_not_be_missing(tmp_path: Path) -> None:
+    config = FAMILIES["llama2"]() | UNTIED
+    tensors = random_tensors(config, 0)
+    del tensors[TENSOR], tensors[TABLE]
+    with pytest.raises(CheckpointError, match=r"embed_tokens.weight is missing; tensor lm_head.weight is"):
+        fitted(load_program(config), stored(tmp_path, tensors))
+
+
+def test_a_quantised_copy_has_no_head_either(tmp_path: Path) -> None:
+    config = FAMILIES["llama2"]() | UNTIED
+    tensors, model = random_tensors(config, 0), tmp_path / "model"
+    del tensors[TENSOR]
+    stored(model, tensors, "bfloat16")
+    (model / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
+    quantize(load_program(config, dtype=DType.BF16), model, tmp_path / "out", SCHEMES["int8"])
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert not fitted(load_program(written), Checkpoint.open(tmp_path / "out")).can_generate

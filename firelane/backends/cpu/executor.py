@@ -189,6 +189,10 @@ class CpuExecutor:
         return self._layout.program.hidden_width
 
     @property
+    def can_generate(self) -> bool:
+        return self._layout.program.can_generate
+
+    @property
     def arithmetic(self) -> str:
         """The CPU target that kernels are compiled for."""
         return self._layout.isa

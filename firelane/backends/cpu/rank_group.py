@@ -175,6 +175,10 @@ class RankGroup:
         return self._executor.hidden_width
 
     @property
+    def can_generate(self) -> bool:
+        return self._executor.can_generate
+
+    @property
     def arithmetic(self) -> str:
         return self._executor.arithmetic
 

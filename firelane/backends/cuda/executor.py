@@ -78,6 +78,7 @@ class CudaExecutor:
     ) -> None:
         self._limits, self._device, self._memory, self._weights = limits, device, memory, weights
         self._vocab_size, self._hidden_width = program.vocab_size, program.hidden_width
+        self._can_generate = program.can_generate
         self._weights_bytes, self._kv_bytes = weights.nbytes, memory.kv_bytes
         self._state = memory.state.slots()
         self._logprobs: NDArray[np.int32] = self._state.sampling["logprobs"]
@@ -116,6 +117,10 @@ class CudaExecutor:
     @property
     def hidden_width(self) -> int:
         return self._hidden_width
+
+    @property
+    def can_generate(self) -> bool:
+        return self._can_generate
 
     @property
     def arithmetic(self) -> str:

@@ -79,6 +79,7 @@ class NullExecutor:
     kv_bytes = 0
     is_pipelined = False
     can_sleep = True
+    can_generate = True
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ def quantize(
     as_stored = fitted(program, checkpoint, rounds=True)
     plan = make_plan(program, as_stored, checkpoint, scheme, keep)
     checkpoint.read_as_stored(tensor for m in plan.matrices for tensor in m.weight.tensors)
-    config = _config(model_dir, plan.config, is_tied=shared_table(as_stored) is not None)
+    config = _config(model_dir, plan.config, is_tied=_is_tied(as_stored))
     task = {
         "quantize": scheme.name,
         "of": checkpoint.fingerprint,
@@ -141,6 +141,11 @@ def _read_report(directory: Path) -> Mapping[str, FileReport]:
         return msgspec.json.decode(read_regular(directory / NAME, MAX_BYTES), type=Report).files
     except (OSError, msgspec.DecodeError):
         return {}
+
+
+def _is_tied(program: Program) -> bool:
+    """Whether the embedding table is the head, and does not only stand in for one that is missing."""
+    return shared_table(program) is not None and program.can_generate
 
 
 def _config(model_dir: Path, quantization: Mapping[str, Any], *, is_tied: bool) -> bytes:
