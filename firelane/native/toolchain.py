@@ -24,13 +24,16 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from firelane import env
 from firelane.child_process.ending import in_words, is_own_doing
 from firelane.errors import CacheError, CompilerError, UsageError
-from firelane.native.compile_requests import BuildRequest, Taken, TakesRequest, ask
 from firelane.native.compiler_group import compiler_group
 from firelane.storage import cache_directory, locked, read_own, remove_leftovers, replacing
+
+if TYPE_CHECKING:
+    from firelane.native.compile_requests import BuildRequest
 
 BASE_FLAGS = (
     "-std=c++20",
@@ -88,6 +91,10 @@ class Toolchain:
         key = self.key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
         library = cache_dir / "kernels" / f"{key}.so"
         if self.service is not None:
+            from firelane.native.compile_requests import (
+                BuildRequest,
+            )  # with a library that kernels do without
+
             request = BuildRequest(
                 source=source,
                 include_dirs=[str(directory) for directory in include_dirs],
@@ -119,6 +126,8 @@ class Toolchain:
         if kept.exists():
             return True
         if self.service is not None:
+            from firelane.native.compile_requests import Taken, TakesRequest, ask
+
             answer = ask(self.service, TakesRequest(flags=list(flags)))
             return isinstance(answer, Taken) and answer.is_taken
         taken = _takes((*self.command, *flags))
@@ -141,6 +150,8 @@ class Toolchain:
 
     def _ask_for(self, library: Path, key: str, request: BuildRequest, service: int) -> Path:
         """Have the library made by the helper, unless it is there."""
+        from firelane.native.compile_requests import ask
+
         if not has_digest(library, key):
             ask(service, request)
             if not has_digest(library, key):

@@ -19,7 +19,7 @@ from firelane.api.sampling import KvTransferParams, SamplingFields, check_shared
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_LOGPROBS
 from firelane.text.constraints import grammar_of
-from firelane.text.sampling import SEED_MASK, wire_sampling
+from firelane.text.sampling import SEED_MASK, default_sampling, wire_sampling
 from firelane.wire.frames import NewRequest, Sampling
 
 REST_OF_CONTEXT = 2**31 - 1
@@ -52,7 +52,7 @@ def new_requests(
     reports = _reports(request)
     sampling = wire_sampling(
         fields,
-        defaults,
+        default_sampling(defaults, "vllm"),
         seed=_seed(fields, request_id),
         max_tokens=1 if prefill_only else _max_tokens(fields),
         stop_token_ids=_stop_ids(request),

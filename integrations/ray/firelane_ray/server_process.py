@@ -86,7 +86,8 @@ class ServerProcess:
         """To its end."""
         while line := await _line(stream):
             event = _decoded(line)
-            self._last = str(event.get("message", line))
+            if not line.startswith("usage: "):  # follows the line that says what is wrong
+                self._last = str(event.get("message", line))
             log.info("firelane: %s", line)
             if event.get("event") == "serving" and not url.done():
                 url.set_result(str(event["url"]))
