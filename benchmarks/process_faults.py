@@ -62,7 +62,7 @@ SCHEMA = {
 
 @dataclass
 class Totals:
-    """Of all streams. broken: lost with their gateway process, and asked again."""
+    """Counts of all streams. broken: lost with their gateway process, and asked again."""
 
     requests: int = 0
     different: int = 0

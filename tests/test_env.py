@@ -91,7 +91,7 @@ SECRETS = {
     "ANTHROPIC_API_KEY": "sk-y",
     "GITHUB_TOKEN": "ghp_x",
     "DATABASE_URL": "postgres://u:p@h/d",
-    "KUBECONFIG": "/root/.kube/config",
+    "KUBECONFIG": "/keys/kube.conf",
 }
 CLOUD = {"AWS_SECRET_ACCESS_KEY": "s", "AZURE_CLIENT_SECRET": "t", "GOOGLE_APPLICATION_CREDENTIALS": "/key"}
 NEEDED = {

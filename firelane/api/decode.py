@@ -45,7 +45,7 @@ class BodyDecoder(Generic[RequestT]):
         return [name for name in self._hints if getattr(request, name) is not None]
 
     def decode_large(self, body: bytes | bytearray, *, strict: bool) -> tuple[RequestT, list[str]]:
-        """As `decode_given`: a long list in parts, between which other threads have their turns."""
+        """Decode like `decode_given`: a long list in parts, between which other threads have their turns."""
         parts = sliced(body, self._lists)
         if parts is not None:
             try:
@@ -59,7 +59,7 @@ class BodyDecoder(Generic[RequestT]):
         return self.decode_given(body, strict=strict)
 
     def decode_given(self, body: bytes | bytearray, *, strict: bool) -> tuple[RequestT, list[str]]:
-        """As `decode`, with fields by other servers' names (field_names.py), and, where not strict, without
+        """Decode like `decode`, with fields by other servers' names (field_names.py), and, where not strict, without
         those that the type does not know, with their names.
         """
         try:

@@ -79,7 +79,7 @@ class InputItem(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 
     @property
     def call_key(self) -> str:
-        """What a call and its output have in common."""
+        """Fields that a call and its output share."""
         return self.call_id or self.id or ""
 
     def check(self, where: str) -> None:

@@ -22,7 +22,7 @@ from firelane.errors import MachineError
 ANSWER_S = 5.0
 """Until a helper that does not answer counts as hung."""
 MOST_BYTES = 1 << 16
-"""Of the arguments of one process."""
+"""Most bytes of one process's arguments."""
 MOST_FDS = 4
 HELPERS = 2
 START, END, FORK = b"s", b"e", b"f"

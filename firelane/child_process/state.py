@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 CODE_FIELD = 49
-"""Of /proc/PID/stat, behind the name: the status as wait(2) gives it."""
+"""Index of the exit status (wait(2)) among the fields of /proc/PID/stat behind the name."""
 
 
 class ProcessState(Protocol):

@@ -130,7 +130,7 @@ class ServerSource:
 
 
 def _pieces(line: bytes) -> Iterator[Delta]:
-    """What one line of a stream brings. Raises RequestError for an error that it carries."""
+    """Read the pieces that one line of a stream brings. Raises RequestError for an error that it carries."""
     if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
         return
     try:
