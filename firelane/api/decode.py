@@ -59,8 +59,8 @@ class BodyDecoder(Generic[RequestT]):
         return self.decode_given(body, strict=strict)
 
     def decode_given(self, body: bytes | bytearray, *, strict: bool) -> tuple[RequestT, list[str]]:
-        """Decode like `decode`, with fields by other servers' names (field_names.py), and, where not strict, without
-        those that the type does not know, with their names.
+        """Decode like `decode`, with fields by other servers' names (field_names.py), and, where not strict,
+        without those that the type does not know, with their names.
         """
         try:
             return self.decode(body), []
