@@ -69,6 +69,7 @@ class PagedReference:
     kv_bytes = 0
     is_pipelined = False
     vocab_size = VOCAB
+    can_generate = True
     hidden_width = WIDTH
 
     def __init__(self, program: Program, *, max_in_flight: int = 1, **sizes) -> None:
