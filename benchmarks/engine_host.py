@@ -18,7 +18,7 @@ import numpy as np
 from firelane.backends.null import NullExecutor
 from firelane.contract import StepLimits
 from firelane.engine.core import EngineCore
-from firelane.wire.codec import encode
+from firelane.link.framing import encode
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 VOCAB = 32000

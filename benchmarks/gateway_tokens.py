@@ -36,7 +36,7 @@ from firelane.gateway.engines.link_state import LinkState
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
-from firelane.wire.codec import FrameReader, encode
+from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     EngineStats,

@@ -33,12 +33,12 @@ from firelane.contract import HostPages
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
+from firelane.link.channel import Channel
 from firelane.nixl.installed import is_installed
 from firelane.nixl.processes import HelperAgents
 from firelane.wire import peers
 from firelane.wire.frames import FromEngine, NewRequest, Ready, Sampling, StepFrame, Submit
 from firelane.wire.peers import PeerConnection, PeerReady
-from firelane.wire.transport import Channel
 
 BLOCK = 16
 PAGE_BYTES = 512 << 10

@@ -14,6 +14,8 @@ FirelaneError                     exit code 1
 │   ├── CacheError                cache directory not usable, or disk full
 │   ├── OutputError               output directory not usable, or disk full
 │   └── AddressInUseError         the port is taken
+├── PeerLostError                 the process or host at the other end of a link is gone
+│   └── FrameError                it sent what is no message: the link cannot be used any further
 ├── ProcessDeadError              a process that a request needs was lost, and others in its place (HTTP 503)
 │   └── EngineDeadError           the engine process ended while work was in flight (HTTP 503)
 └── RequestError                  a client's request cannot be served (HTTP 4xx)
@@ -109,6 +111,21 @@ class OutputError(MachineError):
 
 class AddressInUseError(MachineError):
     pass
+
+
+class PeerLostError(FirelaneError):
+    """The other end of a link is gone, or of no use. Whoever owns the link says which process or host that
+    is. `is_passing`: it may be there again soon."""
+
+    exit_code = 75  # to try again may help (EX_TEMPFAIL of sysexits.h)
+
+    def __init__(self, message: str, *, is_passing: bool = True) -> None:
+        super().__init__(message)
+        self.is_passing = is_passing
+
+
+class FrameError(PeerLostError):
+    exit_code = 1
 
 
 class ProcessDeadError(FirelaneError):

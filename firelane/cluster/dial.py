@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from firelane.cluster.addresses import Place
-from firelane.errors import FirelaneError
-from firelane.tcp import watch_peer
-from firelane.wire.codec import WireError
+from firelane.errors import FirelaneError, FrameError
+from firelane.link.tcp import watch_peer
 from firelane.wire.hello import Hello, Refusal, Welcome, encode_hello, take_hello
 
 DIAL_S = 10.0
@@ -83,7 +82,7 @@ class _Client(asyncio.Protocol):
             return
         try:
             taken = take_hello(bytes(self._data))
-        except WireError as error:
+        except FrameError as error:
             self._fail(DialError(str(error)))
             return
         if taken is None:

@@ -7,7 +7,7 @@ import logging
 from typing import Protocol, cast
 
 from firelane.cluster.dial import watch_host
-from firelane.wire.codec import WireError
+from firelane.errors import FrameError
 from firelane.wire.hello import Hello, HelloMessage, Refusal, encode_hello, take_hello
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Greeting(asyncio.Protocol):
         self._data += data
         try:
             taken = take_hello(self._data)
-        except WireError as error:
+        except FrameError as error:
             self._refuse(Refusal(str(error)))
             return
         if taken is not None:

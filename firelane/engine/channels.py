@@ -20,8 +20,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from firelane.engine.split import split_step
+from firelane.errors import FrameError, PeerLostError
+from firelane.link.channel import Channel
 from firelane.wire.cache_events import CacheEvents, PageChanges
-from firelane.wire.codec import WireError
 from firelane.wire.frames import (
     Abort,
     Asleep,
@@ -42,7 +43,6 @@ from firelane.wire.frames import (
     Wake,
 )
 from firelane.wire.numbers import NUMBER_BYTES, number_of
-from firelane.wire.transport import Channel, ConnectionClosedError
 
 log = logging.getLogger(__name__)
 STATS_S = 0.05
@@ -54,7 +54,7 @@ GREETINGS: tuple[type[FromEngine], ...] = (Loading, Progress, Ready, Asleep)
 
 
 class FrameChannel(Protocol):
-    """Frames in, frames out: see `wire.transport.Channel`."""
+    """Frames in, frames out: see `link.channel.Channel`."""
 
     def send(self, frame: FromEngine) -> None: ...
     def receive(self, timeout_s: float | None = 0.0) -> list[ToEngine]: ...
@@ -83,7 +83,7 @@ class Channels:
         self._watched: dict[int, int] = {}
 
     def send(self, frame: FromEngine) -> None:
-        """Raises ConnectionClosedError when the owner has gone."""
+        """Raises PeerLostError when the owner has gone."""
         with self._lock:
             if isinstance(frame, StepFrame):
                 self._send_step(frame)
@@ -202,7 +202,7 @@ class Channels:
         try:
             found = channel.receive(0.0)
             own = [frame for frame in found if self._is_allowed(number, frame)]
-        except (ConnectionClosedError, WireError) as error:
+        except (PeerLostError, FrameError) as error:
             self._drop(number, str(error))
             return []
         for frame in own:
@@ -211,7 +211,7 @@ class Channels:
         return own
 
     def _is_allowed(self, number: int, frame: ToEngine) -> bool:
-        """Raises WireError where the ids are another gateway's."""
+        """Raises FrameError where the ids are another gateway's."""
         if isinstance(frame, Drain | Sleep | Wake):
             return False
         if isinstance(frame, TellPages):
@@ -222,7 +222,7 @@ class Channels:
         else:
             ids = frame.ids if isinstance(frame, Abort) else [request.id for request in frame.requests]
         if any(number_of(one) != number for one in ids):
-            raise WireError(f"gateway {number} speaks of requests that are not its own")
+            raise FrameError(f"gateway {number} speaks of requests that are not its own")
         return True
 
     # ---- connections
@@ -265,7 +265,7 @@ class Channels:
             return
         try:
             act(channel)
-        except ConnectionClosedError as error:
+        except PeerLostError as error:
             self._drop(number, str(error))
             return
         if channel.unsent_bytes > MOST_UNSENT_BYTES:

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from firelane.child_process import Replacements
 from firelane.engine.step_cost import StepCost
+from firelane.errors import PeerLostError
 from firelane.wire.frames import Beat
-from firelane.wire.transport import ConnectionClosedError
 
 BEAT_S = 1.0
 
@@ -89,6 +89,6 @@ class Heartbeat:
                 self._channel.send(self._beat())
                 if self._ended.wait(BEAT_S):
                     return
-        except ConnectionClosedError:
+        except PeerLostError:
             if not self._ended.is_set():
                 self._on_closed()

@@ -26,11 +26,12 @@ from firelane.engine.rights import Rights
 from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
 from firelane.engine.tiers import NO_TIERS, NoTiers, files_identity, open_tiers
 from firelane.engine_config import EngineConfig
-from firelane.errors import FirelaneError, MachineError
+from firelane.errors import FirelaneError, FrameError, MachineError, PeerLostError
 from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer import PlainCopier, page_copier
+from firelane.link.channel import Channel
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
@@ -51,7 +52,6 @@ from firelane.wire.frames import (
     ToEngine,
     Wake,
 )
-from firelane.wire.transport import Channel, ConnectionClosedError
 
 TERMINATE_DRAIN_S = 1.0
 LAST_FLUSH_S = 1.0
@@ -186,9 +186,9 @@ def run(
     signal.signal(signal.SIGTERM, served.terminate)
     try:
         return _load_and_serve(channel, served, pulse, config, rights, peer_socket)
-    except ConnectionClosedError:
-        return 0
     except (FirelaneError, MemoryError) as error:
+        if isinstance(error, PeerLostError) and not isinstance(error, FrameError):
+            return 0  # whoever has started this engine is gone
         kind = type(error).__name__ if isinstance(error, FirelaneError) else ""
         failed = Failed(f"{error}" or "out of memory", getattr(error, "exit_code", 1), kind)
         return _fail(channel, failed)
@@ -267,7 +267,7 @@ def _forget(
     here = core.kv.forget_tenant(tenant)
 
     def done(erased: int) -> None:
-        with contextlib.suppress(ConnectionClosedError):
+        with contextlib.suppress(PeerLostError):
             served.send(Forgotten(asked.tenant, here + erased, asked.id))
 
     tiers.forget(tenant, done)
@@ -341,7 +341,7 @@ def _can_sleep(executor: Executor, config: EngineConfig) -> bool:
 
 
 def _fail(channel: FrameChannel, failed: Failed) -> int:
-    with contextlib.suppress(ConnectionClosedError):
+    with contextlib.suppress(PeerLostError):
         channel.send(failed)
         channel.flush(LAST_FLUSH_S)
     return failed.exit_code

@@ -16,15 +16,21 @@ from typing import NoReturn
 from firelane import env, errors
 from firelane.child_process.ending import ends_within, in_words
 from firelane.engine_config import EngineConfig
-from firelane.errors import EngineDeadError, FirelaneError, MachineError, UsageError
+from firelane.errors import (
+    EngineDeadError,
+    FirelaneError,
+    FrameError,
+    MachineError,
+    PeerLostError,
+    UsageError,
+)
+from firelane.link.channel import Channel
 from firelane.llm.channel import LocalChannel
 from firelane.sandbox.confine import lacks
 from firelane.weights.progress import Progress, silent
 from firelane.wire import frames
-from firelane.wire.codec import WireError
 from firelane.wire.frames import Drain, Failed, FromEngine, Submit
 from firelane.wire.submissions import submissions
-from firelane.wire.transport import Channel, ConnectionClosedError
 
 log = logging.getLogger(__name__)
 SILENCE_S = 60.0
@@ -85,7 +91,7 @@ class IsolatedEngine:
         self._is_closed = True
         try:
             if self._is_ready and self._failure is None:
-                with suppress(ConnectionClosedError):
+                with suppress(PeerLostError):
                     self._socket.send(Drain(0.0))
                 ends_within(self._process, END_S)
         finally:
@@ -94,7 +100,7 @@ class IsolatedEngine:
 
     def _send(self) -> None:
         """New requests and aborts. Where the engine has gone, it may have said why: whoever listens hears."""
-        with suppress(ConnectionClosedError):
+        with suppress(PeerLostError):
             for frame in self._channel.receive(0.0):
                 for part in submissions(frame.requests) if isinstance(frame, Submit) else (frame,):
                     self._socket.send(part)
@@ -113,10 +119,10 @@ class IsolatedEngine:
         """Wait for frames."""
         try:
             came = self._socket.receive(LOOK_S)
-        except ConnectionClosedError:
-            self._lose()
-        except WireError as error:
+        except FrameError as error:
             self._lose(f"engine process {self.pid} sends what nobody understands ({error}): start again")
+        except PeerLostError:
+            self._lose()
         if came:
             self._heard_s = time.monotonic()
         elif not is_loading and time.monotonic() - self._heard_s >= SILENCE_S:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 from firelane.errors import UsageError
-from firelane.tcp import watch_peer
+from firelane.link.tcp import watch_peer
 from firelane.wire.peers import PeerConnection, PeerMessage, PeerMissing, send
 
 log = logging.getLogger(__name__)

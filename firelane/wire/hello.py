@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from firelane.wire.codec import LENGTH_BYTES, WireError
+from firelane.errors import FrameError
+from firelane.link.framing import LENGTH_BYTES
 
 MOST_BYTES = 1 << 14
 
@@ -49,15 +50,15 @@ def encode_hello(message: HelloMessage) -> bytes:
 
 
 def take_hello(data: bytes) -> tuple[HelloMessage, bytes] | None:
-    """The message at the beginning, and the bytes behind it; None where some are missing. Raises WireError
+    """The message at the beginning, and the bytes behind it; None where some are missing. Raises FrameError
     for what is no such message."""
     length = int.from_bytes(data[:LENGTH_BYTES], "little")
     if len(data) >= LENGTH_BYTES and length > MOST_BYTES:
-        raise WireError(f"a hello of {length} bytes: not a Firelane peer, or TLS on one side alone")
+        raise FrameError(f"a hello of {length} bytes: not a Firelane peer, or TLS on one side alone")
     end = LENGTH_BYTES + length
     if len(data) < max(end, LENGTH_BYTES + 1):
         return None
     try:
         return _decoder.decode(data[LENGTH_BYTES:end]), data[end:]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a hello: {error}: not a Firelane peer, or TLS on one side alone") from error
+        raise FrameError(f"not a hello: {error}: not a Firelane peer, or TLS on one side alone") from error

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from firelane.wire.codec import WireError
+from firelane.errors import FrameError
 from firelane.wire.frames import NewRequest
 
 
@@ -27,12 +27,12 @@ def shortened(requests: list[NewRequest]) -> list[NewRequest]:
 
 
 def restored(requests: Iterable[NewRequest]) -> Iterator[NewRequest]:
-    """The requests of a frame as they were. Raises WireError where the first one repeats."""
+    """The requests of a frame as they were. Raises FrameError where the first one repeats."""
     before: NewRequest | None = None
     for request in requests:
         if request.repeats:
             if before is None:
-                raise WireError("the first request of a frame repeats another one: not a Firelane peer?")
+                raise FrameError("the first request of a frame repeats another one: not a Firelane peer?")
             prompt, grammar = before.prompt, before.grammar
             request = msgspec.structs.replace(request, prompt=prompt, grammar=grammar, repeats=False)
         before = request

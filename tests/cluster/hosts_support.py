@@ -17,7 +17,7 @@ from firelane.cluster.remote_fleet import RemoteFleet
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.wire.codec import FrameReader, encode
+from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     EngineStats,

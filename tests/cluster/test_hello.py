@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from firelane.wire.codec import LENGTH_BYTES, WireError
+from firelane.errors import FrameError
+from firelane.link.framing import LENGTH_BYTES
 from firelane.wire.hello import MOST_BYTES, Hello, Refusal, Welcome, encode_hello, take_hello
 
 HELLO = Hello(protocol=3, version="1.2", model="abc")
@@ -37,17 +38,17 @@ def test_another_version_may_say_more():
     ids=["long", "HTTP", "TLS", "no msgpack", "no UTF-8"],
 )
 def test_what_is_no_hello_is_refused(data):
-    with pytest.raises(WireError, match="hello"):
+    with pytest.raises(FrameError, match="hello"):
         take_hello(data)
 
 
 def test_an_empty_message_is_no_hello():
     assert take_hello(bytes(LENGTH_BYTES)) is None
-    with pytest.raises(WireError):
+    with pytest.raises(FrameError):
         take_hello(bytes(LENGTH_BYTES) + b"x")
 
 
 def test_nested_arrays_are_no_hello():
     body = b"\x82\xa4type\xa5hello\xa1x" + b"\x91" * (MOST_BYTES - 100) + b"\xc0"
-    with pytest.raises(WireError):
+    with pytest.raises(FrameError):
         take_hello(len(body).to_bytes(LENGTH_BYTES, "little") + body)

@@ -9,8 +9,8 @@ from hosts_support import Engine, play, until
 from firelane.errors import RequestError
 from firelane.gateway.engines.roles import change_role
 from firelane.gateway.engines.routing import WORTH_TOKENS, Router
+from firelane.link.framing import encode
 from firelane.wire.cache_events import PageChanges, numbers_bytes
-from firelane.wire.codec import encode
 from firelane.wire.page_names import PAGE_TOKENS, page_names
 
 LONG = 2 * WORTH_TOKENS

@@ -10,6 +10,8 @@ from firelane.engine.channels import Channels
 from firelane.engine.heartbeat import Pulse
 from firelane.engine.process import SocketChannel
 from firelane.engine.split import split_step
+from firelane.errors import PeerLostError
+from firelane.link.channel import Channel
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
     Abort,
@@ -35,7 +37,6 @@ from firelane.wire.frames import (
     Wake,
 )
 from firelane.wire.numbers import NUMBER_BYTES, first_id
-from firelane.wire.transport import Channel, ConnectionClosedError
 
 OWNER, ONE, TWO = first_id(0), first_id(1), first_id(2)
 
@@ -162,7 +163,7 @@ def test_the_end_of_a_gateway_aborts_its_requests_alone(scene) -> None:
 def test_the_owners_end_is_the_engines(scene) -> None:
     scene.join(1)
     scene.owner.close()
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(PeerLostError):
         scene.channels.receive(1.0)
 
 
@@ -171,7 +172,7 @@ def test_ids_of_others_end_a_connection(scene, frame) -> None:
     one = scene.join(1)
     one.send(frame)
     assert scene.channels.receive(1.0) == []
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(PeerLostError):
         one.frames()
 
 

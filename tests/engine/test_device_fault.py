@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from firelane.engine_config import EngineConfig
-from firelane.wire.codec import FrameReader, encode
+from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import Failed, FromEngine, NewRequest, Ready, Sampling, Submit
 from tests.node.engine_gateway import CONFIG
 

@@ -8,8 +8,8 @@ import pytest
 
 from firelane.engine import heartbeat
 from firelane.engine.heartbeat import Heartbeat, Pulse
+from firelane.errors import PeerLostError
 from firelane.wire.frames import Beat
-from firelane.wire.transport import ConnectionClosedError
 
 
 class Channel:
@@ -20,7 +20,7 @@ class Channel:
 
     def send(self, frame):
         if self.broken:
-            raise ConnectionClosedError("gone")
+            raise PeerLostError("gone")
         self.beats.append(frame)
         if len(self.beats) == 3:
             self.several.set()

@@ -7,9 +7,9 @@ import threading
 
 from firelane.engine.heartbeat import Pulse
 from firelane.engine.process import _progress_to
-from firelane.wire.codec import FrameReader
+from firelane.link.channel import Channel
+from firelane.link.framing import FrameReader
 from firelane.wire.frames import FromEngine, Progress, ToEngine
-from firelane.wire.transport import Channel
 
 REPORTS = 3000
 

@@ -12,9 +12,9 @@ import pytest
 
 from firelane.engine.heartbeat import Pulse
 from firelane.engine.process import SocketChannel
-from firelane.wire.codec import encode
+from firelane.link.channel import Channel
+from firelane.link.framing import encode
 from firelane.wire.frames import Abort, Drain, NewRequest, Rejected, Sampling, Submit, ToEngine
-from firelane.wire.transport import Channel
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 from firelane.engine.requests import check_generates
 from firelane.errors import RequestError
-from firelane.wire.codec import FrameReader, encode
+from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,

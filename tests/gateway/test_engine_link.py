@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from firelane.errors import FrameError
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.engines.link_state import LinkState
+from firelane.link.framing import encode
 from firelane.wire import submissions
-from firelane.wire.codec import WireError, encode
 from firelane.wire.frames import Finished, Grammar, NewRequest, Sampling
 from firelane.wire.repeats import restored
 
@@ -69,7 +70,7 @@ def test_choices_of_a_request_carry_prompt_and_grammar_once(service):
 
 
 def test_a_frame_that_repeats_nothing():
-    with pytest.raises(WireError, match="repeats"):
+    with pytest.raises(FrameError, match="repeats"):
         list(restored([msgspec.structs.replace(_request(1), repeats=True)]))
 
 

@@ -7,9 +7,9 @@ import json
 import socket
 
 from firelane.engine_config import EngineConfig
+from firelane.link.framing import FrameReader, encode
 from firelane.node.memory_groups import NO_GROUPS
 from firelane.node.supervisor import EngineSupervisor, RestartPolicy
-from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
     FromEngine,
     NewRequest,

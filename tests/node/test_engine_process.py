@@ -9,7 +9,7 @@ import signal
 import msgspec
 import pytest
 
-from firelane.wire.codec import FrameReader, encode
+from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import (
     Abort,
     Asleep,

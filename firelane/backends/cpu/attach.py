@@ -24,7 +24,7 @@ import msgspec
 from firelane import env, storage
 from firelane.engine_config import ExecutorConfig, HostsConfig
 from firelane.errors import MachineError, UsageError
-from firelane.tcp import watch_peer
+from firelane.link.tcp import watch_peer
 
 MAGIC = b"firelane ranks 1"
 NONCE_BYTES = 32

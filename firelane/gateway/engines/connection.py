@@ -7,8 +7,9 @@ import logging
 import socket
 from typing import Protocol, cast
 
+from firelane.errors import FrameError
 from firelane.gateway.engines.renumbering import SAME_IDS, Ids
-from firelane.wire.codec import FrameReader, WireError, encode
+from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import FromEngine, ToEngine
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             frames = self._reader.feed(data)
-        except WireError as error:
+        except FrameError as error:
             self._give_up(str(error))
             return
         for frame in frames:

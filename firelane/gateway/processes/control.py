@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from firelane.errors import FrameError
+from firelane.link.framing import FrameReader, encode
 from firelane.telemetry.metrics import Dump
-from firelane.wire.codec import FrameReader, WireError, encode_any
 
 READ_BYTES = 1 << 16
 MOST_FDS = 64
@@ -211,7 +212,7 @@ class ControlChannel:
         """The descriptors stay the caller's. What the other end is too slow for is kept."""
         if not self._open:
             return
-        self._unsent.append((encode_any(_Envelope(message, len(fds))), [os.dup(fd) for fd in fds]))
+        self._unsent.append((encode(_Envelope(message, len(fds))), [os.dup(fd) for fd in fds]))
         if len(self._unsent) == 1:
             self._write()
 
@@ -268,7 +269,7 @@ class ControlChannel:
         self._fds += fds
         try:
             envelopes = self._reader.feed(data) if data else []
-        except WireError:
+        except FrameError:
             data, envelopes = b"", []
         for envelope in envelopes:
             own = [self._fds.popleft() for _ in range(envelope.fds)]

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from firelane.wire.codec import WireError, encode
+from firelane.errors import FrameError, PeerLostError
+from firelane.link.channel import Channel
+from firelane.link.framing import encode
 from firelane.wire.frames import Abort, Drain, FromEngine, Rejected, ToEngine
-from firelane.wire.transport import Channel, ConnectionClosedError
 
 
 @pytest.fixture
@@ -44,16 +45,16 @@ def test_waits_for_a_frame(pair):
 def test_end_of_stream(pair):
     channel, peer = pair
     peer.close()
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(PeerLostError):
         channel.receive()
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(PeerLostError):
         channel.send(Rejected(1, "x" * 10))
 
 
 def test_garbage(pair):
     channel, peer = pair
     peer.sendall(b"\3\0\0\0abc")
-    with pytest.raises(WireError):
+    with pytest.raises(FrameError):
         channel.receive()
 
 

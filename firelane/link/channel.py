@@ -1,4 +1,4 @@
-"""The engine's end of a frame connection: one stream socket, used without an event loop."""
+"""One end of a connection that never waits to send: a stream socket, used without an event loop."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import socket
 import threading
 from typing import Any, Generic, TypeVar
 
-from firelane.errors import FirelaneError
-from firelane.wire.codec import MAX_FRAME_BYTES, FrameReader, encode
-from firelane.wire.frames import FromEngine, ToEngine
+import msgspec
+
+from firelane.errors import PeerLostError
+from firelane.link.framing import MAX_FRAME_BYTES, FrameReader, encode
 
 READ_BYTES = 1 << 16
 FrameT = TypeVar("FrameT")
-
-
-class ConnectionClosedError(FirelaneError):
-    """The peer has gone."""
 
 
 class Channel(Generic[FrameT]):
@@ -43,11 +40,11 @@ class Channel(Generic[FrameT]):
         return len(self._unsent)
 
     def push(self) -> None:
-        """Send what is unsent, as far as the socket takes it. Raises ConnectionClosedError."""
+        """Send what is unsent, as far as the socket takes it. Raises PeerLostError."""
         self._flush()
 
-    def send(self, frame: ToEngine | FromEngine) -> None:
-        """Raises ConnectionClosedError."""
+    def send(self, frame: msgspec.Struct) -> None:
+        """Raises PeerLostError."""
         with self._sending:
             self._unsent += encode(frame)
             self._flush()
@@ -58,7 +55,7 @@ class Channel(Generic[FrameT]):
     def receive(self, timeout_s: float | None = 0.0) -> list[FrameT]:
         """All frames that have arrived; waits up to `timeout_s` (None: for ever) for the first bytes.
 
-        Raises ConnectionClosedError at the end of the stream, WireError on garbage.
+        Raises PeerLostError at the end of the stream, FrameError on garbage.
         """
         frames = self._read()
         if not frames and timeout_s != 0.0:
@@ -85,9 +82,9 @@ class Channel(Generic[FrameT]):
             except BlockingIOError:
                 return frames
             except OSError as error:
-                raise ConnectionClosedError(f"connection lost: {error}") from error
+                raise PeerLostError(f"connection lost: {error}") from error
             if not data:
-                raise ConnectionClosedError("the peer has closed the connection")
+                raise PeerLostError("the peer has closed the connection")
             frames += self._reader.feed(data)
             if len(data) < READ_BYTES:
                 return frames
@@ -100,7 +97,7 @@ class Channel(Generic[FrameT]):
                 except BlockingIOError:
                     return
                 except OSError as error:
-                    raise ConnectionClosedError(f"connection lost: {error}") from error
+                    raise PeerLostError(f"connection lost: {error}") from error
                 del self._unsent[:sent]
 
     def _poll(self, timeout_s: float | None, *, reading: bool) -> None:

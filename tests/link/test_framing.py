@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.wire.codec import LENGTH_BYTES, FrameReader, WireError, encode
+from firelane.errors import FrameError
+from firelane.link.framing import LENGTH_BYTES, FrameReader, encode
 from firelane.wire.frames import (
     Abort,
     Drain,
@@ -77,27 +78,27 @@ def test_any_cut_of_the_stream_gives_the_same_frames(frames, cuts):
 
 
 def test_oversized_length_is_refused_before_the_body_arrives():
-    with pytest.raises(WireError, match="over the limit"):
+    with pytest.raises(FrameError, match="over the limit"):
         FrameReader(ToEngine, 100).feed(b"\x65\0\0\0")
 
 
 @pytest.mark.parametrize("body", [b"GET ", b"", b"\x92\xa5abort\xa1x", b"\x91\xa4nope", b"\xc1"])
 def test_garbage_body(body):
-    with pytest.raises(WireError, match="undecodable"):
+    with pytest.raises(FrameError, match="undecodable"):
         FrameReader(ToEngine).feed(len(body).to_bytes(4, "little") + body)
 
 
 def test_wrong_direction_is_refused():
-    with pytest.raises(WireError):
+    with pytest.raises(FrameError):
         FrameReader(ToEngine).feed(encode(STEP))
 
 
 def test_http_on_the_frame_socket_is_refused():
-    with pytest.raises(WireError):
+    with pytest.raises(FrameError):
         FrameReader(ToEngine).feed(b"GET / HTTP/1.1\r\n\r\n")
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_never_raise_anything_else(data):
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(FrameError):
         FrameReader(ToEngine, 64).feed(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from firelane.tcp import PROBES, watch_peer
+from firelane.link.tcp import PROBES, watch_peer
 
 
 def test_a_host_that_is_gone_is_found_out_in_time():
