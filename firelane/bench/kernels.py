@@ -150,7 +150,7 @@ def run_kernels(
     environment: Environment,
     *,
     rows: Sequence[int],
-    threads: int | None,
+    threads: int | None = None,
     weights: str = "auto",
     kv_cache_dtype: str = "auto",
     activation_dtype: str = "bf16",

@@ -208,8 +208,8 @@ class OfflineRun:
     `kv_cache_dtype`, `activation_dtype`: as in EngineConfig."""
 
     names: Sequence[str] | None
-    threads: int | None
     repeats: int
+    threads: int | None = None
     weights: str = "auto"
     kv_cache_dtype: str = "auto"
     activation_dtype: str = "bf16"

@@ -160,7 +160,7 @@ def run_targets(
     environment: Environment,
     *,
     isas: Sequence[str],
-    threads: int | None,
+    threads: int | None = None,
     weights: str = "auto",
     kv_cache_dtype: str = "auto",
     activation_dtype: str = "bf16",

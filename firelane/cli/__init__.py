@@ -99,7 +99,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Options that nobody knows are told by the parser of their command."""
-    parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         own: _Parser = getattr(arguments, "parser", parser)
@@ -113,7 +114,8 @@ def _meant(given: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]}?" if near else ""
 
 
-def build_parser() -> _Parser:
+def build_parser(only: str | None = None) -> _Parser:
+    """The parser of all commands. only: the command that is to be run: others have no options then."""
     parser = _Parser(
         prog="firelane",
         description="Serve large language models on scarce hardware.",
@@ -125,7 +127,8 @@ def build_parser() -> _Parser:
     for name, command in zip(COMMAND_NAMES, COMMANDS, strict=True):
         summary = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
         sub = commands.add_parser(name, help=summary, description=summary)
-        command.add_arguments(sub)
+        if only is None or only == name:
+            command.add_arguments(sub)
         sub.set_defaults(run=command.run)
     parser.name_parsers()
     return parser

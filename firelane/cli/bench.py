@@ -11,6 +11,9 @@ from firelane.cli import bench_serve, options
 if TYPE_CHECKING:
     from firelane.env import Environment
 
+ENGINE = ("threads", "weights", "kv_cache_dtype", "activation_dtype")
+"""Fields of EngineConfig that benchmarks of this machine take."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
@@ -30,13 +33,10 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 def _add_offline(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-    parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
     parser.add_argument(
         "--workload", action="append", metavar="NAME", help="one of the table's rows; may be repeated"
     )
-    options.add_weights(parser)
-    options.add_kv_cache_dtype(parser)
-    options.add_activation_dtype(parser)
+    options.add_engine(parser, *ENGINE)
     parser.add_argument("--repeats", type=options.positive_int, default=3, metavar="N", help="best of N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_offline)
@@ -44,10 +44,7 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
 
 def _add_kernels(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-    parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
-    options.add_weights(parser)
-    options.add_kv_cache_dtype(parser)
-    options.add_activation_dtype(parser)
+    options.add_engine(parser, *ENGINE)
     parser.add_argument("--rows", type=options.positive_int, nargs="+", metavar="N", help="rows of a step")
     parser.add_argument(
         "--isa",
@@ -136,12 +133,7 @@ def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int
 
     display = ProgressDisplay()
     run = OfflineRun(
-        names=arguments.workload,
-        threads=arguments.threads,
-        repeats=arguments.repeats,
-        weights=arguments.weights,
-        kv_cache_dtype=arguments.kv_cache_dtype,
-        activation_dtype=arguments.activation_dtype,
+        names=arguments.workload, repeats=arguments.repeats, **options.engine_settings(arguments)
     )
     figures = run_offline(resolve(arguments.model, progress=display), environment, run, display)
     display.close()
@@ -159,8 +151,7 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
 
     display = ProgressDisplay()
     model = resolve(arguments.model, progress=display)
-    names = ("threads", "weights", "kv_cache_dtype", "activation_dtype")
-    common: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"progress": display}
+    common: dict[str, Any] = {**options.engine_settings(arguments), "progress": display}
     if arguments.isa:
         figures = targets.run_targets(model, environment, isas=arguments.isa, **common)
         table = targets.format_targets(figures)

@@ -101,7 +101,7 @@ def _check_alone(arguments: argparse.Namespace) -> None:
             "--gateways beside --engines: run several `firelane serve` with the same --engines instead"
         )
     for option in _of_engines(arguments.parser):
-        if getattr(arguments, option.dest) != option.default:
+        if getattr(arguments, option.dest, argparse.SUPPRESS) != option.default:
             name = option.option_strings[0]
             given = f"--role {option.dest}" if option.dest in ("prefill", "decode") else "it"
             raise UsageError(f"{name} beside --engines: give {given} to `firelane engine`, on their hosts")

@@ -202,7 +202,7 @@ class NodeReader:
         shared = self._engine.read(file, ("engine",), config.engine)
         values = {**self._model.defaults(), **shared, **self._model.read(file, at, entry.options)}
         chosen = argparse.Namespace(**values)
-        if chosen.weights_pages == "auto":
+        if values.get("weights_pages", "auto") == "auto":
             chosen.weights_pages = "file"  # others want the memory, and the page cache is all of theirs
         return chosen
 

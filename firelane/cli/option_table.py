@@ -42,7 +42,11 @@ class OptionTable(argparse.ArgumentParser):
         return found
 
     def defaults(self) -> dict[str, Any]:
-        return {action.dest: action.default for action in self._by_key.values()}
+        return {
+            action.dest: action.default
+            for action in self._by_key.values()
+            if action.default is not argparse.SUPPRESS
+        }
 
 
 def key_of(option: str) -> str:
@@ -55,7 +59,7 @@ def _converted(action: argparse.Action, value: Any, directory: Path) -> Any:
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise ValueError(f"{value!r} is not true or false")
-        return value
+        return value == action.const if action.default is argparse.SUPPRESS else value
     if isinstance(action.default, list) or action.nargs == "+":
         if not isinstance(value, list):
             raise ValueError(f"{value!r} is not a list")

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "out", nargs="?", type=Path, metavar="OUT", help="new directory (none: with --report, write nothing)"
     )
-    options.add_threads(parser)
+    options.add_engine(parser, "threads")
     parser.add_argument(
         "--report", action="store_true", help="print each tensor's entropy, coverage and bits"
     )

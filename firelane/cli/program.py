@@ -13,28 +13,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-    options.add_kv_cache_dtype(parser)
-    parser.add_argument(
-        "--tensor-parallel-size",
-        type=options.positive_int,
-        default=1,
-        metavar="N",
-        help="ranks of a stage: print what each of them runs (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--expert-parallel-size",
-        type=options.positive_int,
-        default=1,
-        metavar="N",
-        help="ranks of a stage that share experts, MLPs and attention (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--pipeline-parallel-size",
-        type=options.positive_int,
-        default=1,
-        metavar="N",
-        help="stages (default: %(default)s)",
-    )
+    sizes = (f"{kind}_parallel_size" for kind in ("tensor", "expert", "pipeline"))
+    options.add_engine(parser, "kv_cache_dtype", *sizes)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -49,13 +29,14 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.sources.resolve import resolve
 
     directory = resolve(arguments.model, progress=ProgressDisplay())
-    program = with_cache_dtype(load_program(read_config(directory)), arguments.kv_cache_dtype)
+    given = options.engine_settings(arguments)
+    program = with_cache_dtype(load_program(read_config(directory)), given.get("kv_cache_dtype", "auto"))
     warn_of_unknown_keys(program, directory.name)
     layout = RankLayout.of(
         program,
-        tp=arguments.tensor_parallel_size,
-        pp=arguments.pipeline_parallel_size,
-        ep=arguments.expert_parallel_size,
+        tp=given.get("tensor_parallel_size", 1),
+        pp=given.get("pipeline_parallel_size", 1),
+        ep=given.get("expert_parallel_size", 1),
     )
     print(format_program(program) if layout.ranks == 1 else describe_ranks(program, layout))
     return 0

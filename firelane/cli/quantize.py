@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="modules that stay as they are: lm_head, 'layers.0.*', '*.down_proj'",
     )
-    options.add_threads(parser)
     parser.add_argument("--report", action="store_true", help="print each matrix, not the worst alone")
     parser.add_argument(
         "--evaluate",
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of that text (default: %(default)s)",
     )
-    options.add_activation_dtype(parser)
+    options.add_engine(parser, "threads", "activation_dtype")
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -136,7 +135,8 @@ def _evaluated(model_dir: Path, text: str, arguments: argparse.Namespace, enviro
     from firelane.engine_config import EngineConfig
 
     common: dict[str, Any] = {"max_num_seqs": 1, "kv_cache_bytes": 1 << 30, "prefix_cache": False}
-    common |= {"cache_dir": environment.cache_dir, "threads": arguments.threads, "backend": "cpu"}
-    original = EngineConfig(model_dir=model_dir, dtype="bf16", **common)
-    made = EngineConfig(model_dir=arguments.out, activation_dtype=arguments.activation_dtype, **common)
+    common |= {"cache_dir": environment.cache_dir, "backend": "cpu"}
+    given = options.engine_settings(arguments)
+    original = EngineConfig(model_dir=model_dir, dtype="bf16", threads=given.get("threads"), **common)
+    made = EngineConfig(model_dir=arguments.out, **given, **common)
     return format_divergence(divergence(original, made, text, most_tokens=arguments.evaluate_tokens))

@@ -40,7 +40,7 @@ def refusal(options: str) -> str:
         config = EngineConfig(
             model_dir=Path(), cache_dir=Path(), replicas=arguments.replicas or 1, **settings
         )
-        backends.check(arguments.backend, config)
+        backends.check(config.backend, config)
     except UsageError as error:
         return f"{error}"
     return ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("packed", metavar="PACKED", help="packed directory, or hub id of one")
     parser.add_argument("out", type=Path, metavar="OUT", help="new directory")
-    options.add_threads(parser)
+    options.add_engine(parser, "threads")
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:

@@ -90,12 +90,12 @@ def test_cache_too_small_for_one_sequence(tmp_path):
     ("sizes", "message"),
     [
         ({"max_num_batched_tokens": 3}, "below max_num_seqs"),
-        ({"block_size": 0}, "block_size is 0"),
-        ({"threads": 0}, "threads is 0"),
-        ({"gemm": "fast"}, "gemm is .fast.: it must be one of invariant, ranks, library"),
-        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype is .int4.: it must be one of auto, bf16, int8, fp8"),
-        ({"activation_dtype": "int4"}, "activation_dtype is .int4.: it must be one of bf16, int8"),
-        ({"weights": "fp4"}, "weights is .fp4.: it must be one of auto, bf16, lossless"),
+        ({"block_size": 0}, "block_size: 0 is not 1 or more"),
+        ({"threads": 0}, "threads: 0 is not 1 or more"),
+        ({"gemm": "fast"}, "gemm: .fast. is not one of invariant, ranks, library"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype: .int4. is not one of auto, bf16, int8, fp8"),
+        ({"activation_dtype": "int4"}, "activation_dtype: .int4. is not one of bf16, int8"),
+        ({"weights": "fp4"}, "weights: .fp4. is not one of auto, bf16, lossless"),
     ],
 )
 def test_senseless_sizes(tmp_path, sizes, message):

@@ -21,7 +21,9 @@ from firelane.engine_config import (
     SCHEDULING_POLICIES,
     WEIGHTS,
     WEIGHTS_PAGES,
+    EngineConfig,
 )
+from firelane.options import declared
 
 ENGINE = (
     "--threads --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size --max-num-seqs "
@@ -144,36 +146,30 @@ def test_a_queue_may_have_no_room() -> None:
     assert arguments.max_queue == 0
 
 
-def test_weights_are_those_that_the_backends_take(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = build_parser()
-    for given in WEIGHTS:
-        assert options.engine_settings(parser.parse_args(["serve", "--weights", given]))["weights"] == given
-    with pytest.raises(SystemExit, match="2"):
-        parser.parse_args(["generate", "--prompt", "a", "--weights", "fp4"])
-    assert "--weights" in capsys.readouterr().err
-
-
-def test_products_are_those_that_the_backends_take() -> None:
-    parser = build_parser()
-    assert options.engine_settings(parser.parse_args(["serve"]))["gemm"] == GEMMS[0]
-    for given in GEMMS:
-        assert options.engine_settings(parser.parse_args(["serve", "--gemm", given]))["gemm"] == given
-
-
-def test_policies_and_memories_are_those_that_there_are() -> None:
-    parser = build_parser()
-    for option, known in (
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [
+        ("weights", WEIGHTS),
+        ("gemm", GEMMS),
         ("scheduling_policy", SCHEDULING_POLICIES),
         ("kv_cache_memory", KV_CACHE_MEMORY),
         ("kv_cache_dtype", KV_CACHE_DTYPES),
         ("weights_pages", WEIGHTS_PAGES),
         ("dtype", DTYPES),
         ("activation_dtype", ACTIVATION_DTYPES),
-    ):
-        assert options.engine_settings(parser.parse_args(["serve"]))[option] == known[0]
-        for given in known:
-            arguments = parser.parse_args(["serve", f"--{option.replace('_', '-')}", given])
-            assert options.engine_settings(arguments)[option] == given
+        ("backend", (AUTO, *BACKENDS)),
+    ],
+)
+def test_choices_are_those_that_there_are(option: str, known: tuple[str, ...], capsys) -> None:
+    parser = build_parser()
+    assert options.engine_settings(parser.parse_args(["serve"])) == {}
+    assert next(one.default for one in declared(EngineConfig) if one.field == option) == known[0]
+    words = ["serve", f"--{option.replace('_', '-')}"]
+    for given in known:
+        assert options.engine_settings(parser.parse_args([*words, given])) == {option: given}
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args([*words, "fp4"])
+    assert f"'fp4' is not one of {known[0]}, {known[1]}" in capsys.readouterr().err
 
 
 def test_roles_and_transports_are_those_that_engines_have() -> None:
@@ -183,13 +179,6 @@ def test_roles_and_transports_are_those_that_engines_have() -> None:
         for given in known:
             arguments = parser.parse_args(["engine", f"--{option.replace('_', '-')}", given])
             assert getattr(arguments, option) == given
-
-
-def test_backends_are_those_that_there_are() -> None:
-    parser = build_parser()
-    assert options.engine_settings(parser.parse_args(["serve"]))["backend"] == AUTO
-    for given in (AUTO, *BACKENDS):
-        assert options.engine_settings(parser.parse_args(["serve", "--backend", given]))["backend"] == given
 
 
 def test_environment_variables() -> None:

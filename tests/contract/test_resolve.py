@@ -147,8 +147,8 @@ def test_a_model_without_states_has_no_snapshots() -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"state_snapshots": -1}, "state_snapshots is -1: it must be at least 0"),
-        ({"state_snapshot_interval": 0}, "state_snapshot_interval is 0: it must be at least 1"),
+        ({"state_snapshots": -1}, "state_snapshots: -1 is not 0 or more"),
+        ({"state_snapshot_interval": 0}, "state_snapshot_interval: 0 is not 1 or more"),
         ({"state_snapshots": 3, "prefix_cache": False}, "without the prefix cache no prompt begins with one"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 from firelane.cli import build_parser
 from firelane.cli.engine_options import engine_options
+from firelane.cli.options import engine_settings
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.gateway.engines.in_flight import InFlight
@@ -108,7 +109,7 @@ def test_the_router_tells_the_engine_that_it_chooses(shares_pages):
 )
 def test_options_that_do_not_go_together(words, said, tmp_path):
     given = build_parser().parse_args(["serve", *words])
-    engine = EngineConfig(model_dir=EMBEDDED, cache_dir=tmp_path, prefix_cache=not given.no_prefix_cache)
+    engine = EngineConfig(model_dir=EMBEDDED, cache_dir=tmp_path, **engine_settings(given))
     with pytest.raises(UsageError, match=said):
         engine_options(given, engine, 1)
 

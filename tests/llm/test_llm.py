@@ -54,7 +54,7 @@ def llm(model, tmp_path):
 def test_scheduling_policy(model, tmp_path, name, kind):
     with LLM(str(model), backend="null", cache_dir=tmp_path, scheduling_policy=name) as llm:
         assert type(llm._engine.core.policy) is kind
-    with pytest.raises(UsageError, match="must be one of fair, fcfs"):
+    with pytest.raises(UsageError, match="is not one of fair, fcfs"):
         LLM(str(model), backend="null", scheduling_policy="lottery")
 
 

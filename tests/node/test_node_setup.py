@@ -63,7 +63,7 @@ weights_pages = "huge"
     ("text", "message"),
     [
         ("[server]\nprot = 1\n[models.a]", "line 2: server.prot: no such key: did you mean port"),
-        ("[server]\nport = 99999\n[models.a]", "line 2: server.port: .*99999 is not a port"),
+        ("[server]\nport = 99999\n[models.a]", "line 2: server.port: .*99999 is more than 65,535"),
         ('[server]\nport = "x"\n[models.a]', "line 2: server.port: 'x' is not a whole number"),
         ('[server]\nhost = "0.0.0.0"\n[models.a]', "line 1: server: .*no key would be needed"),
         (

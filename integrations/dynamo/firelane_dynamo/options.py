@@ -50,13 +50,14 @@ def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
     given = _parser().parse_args(arguments)
     environment = env.read()
     model_dir = resolve(given.model, cache_dir=environment.cache_dir)
+    settings = options.engine_settings(given)
     engine = EngineConfig(
         model_dir=model_dir,
         cache_dir=environment.cache_dir,
         tokenizer_dir=tokenizer_directory(model_dir, environment.cache_dir),
         sandbox=not given.no_sandbox,
-        cache_events=not given.no_prefix_cache,
-        **options.engine_settings(given),
+        cache_events=settings.get("prefix_cache", True),
+        **settings,
     )
     if given.disaggregation_mode != "agg":
         check_travelling(engine, "--disaggregation-mode")

@@ -1,0 +1,117 @@
+"""The configuration of an engine process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from firelane.engine_config.executor import ExecutorConfig
+from firelane.engine_config.groups import ENGINE, PAGES
+from firelane.errors import UsageError
+from firelane.options import Option
+
+BACKENDS = ("auto", "cpu", "cuda", "null")
+SCHEDULING_POLICIES = ("fair", "fcfs")
+ROLES = ("both", "prefill", "decode")
+KV_TRANSPORTS = ("tcp", "nixl")
+STORE_INDEX = ".store.json"
+"""In the directory of a model whose weights lie in an object store."""
+
+
+class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
+    """Configuration of an engine process, which gets it as JSON on its command line."""
+
+    model_dir: Path
+    """A resolved directory in Hugging Face layout."""
+    tokenizer_dir: Path | None = None
+    """The directory of tokenizer.json; None: model_dir."""
+    backend: Annotated[
+        str,
+        Option(
+            "auto: the GPU where one can be used, else the CPU; null: answers at once, without a model's "
+            "sense",
+            ENGINE,
+            choices=BACKENDS,
+            see="gpu.md",
+        ),
+    ] = "auto"
+    """ "auto", or a name of firelane.backends.BACKENDS."""
+    prefix_cache: Annotated[bool, Option("compute every prompt from its start", ENGINE)] = True
+    state_snapshot_interval: Annotated[
+        int,
+        Option(
+            "a prompt leaves a snapshot of its recurrent state after each so many tokens",
+            ENGINE,
+            metavar="TOKENS",
+            least=1,
+            see="kv-cache.md#recurrent-state",
+        ),
+    ] = 4096
+    scheduling_policy: Annotated[
+        str,
+        Option(
+            "whose requests come first: tenants share, and background work has what is left, or first come, "
+            "first served",
+            ENGINE,
+            choices=SCHEDULING_POLICIES,
+            see="tenants.md",
+        ),
+    ] = "fair"
+    role: Annotated[
+        str,
+        Option(
+            "part of requests that gateways send here: prompts, what follows them, or both (others need "
+            "--kv-transfer-address)",
+            PAGES,
+            choices=ROLES,
+            see="cluster.md#roles-of-engines-on-several-hosts",
+        ),
+    ] = "both"
+    cache_events: bool = False
+    """The gateway is told which blocks the prefix cache stores and gives up."""
+    kv_transfer_address: str = ""
+    """Address from which engines of other servers have pages, as host:port, through the parent; "" where they
+    have none."""
+    kv_transport: Annotated[
+        str,
+        Option(
+            "way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
+            "where both ends have it (needs the extra `rdma`)",
+            PAGES,
+            choices=KV_TRANSPORTS,
+            see="cluster.md#pages-by-nixl",
+        ),
+    ] = "tcp"
+    cores: tuple[int, ...] | None = None
+    """Processors that the process may use; None: those of its parent."""
+    log_format: str = "text"
+    """ "text" or "json"."""
+
+    @property
+    def reaches_pages(self) -> bool:
+        return super().reaches_pages or bool(self.kv_transfer_address)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.prefix_cache and self.state_snapshots:
+            raise UsageError(
+                f"state_snapshots is {self.state_snapshots}: without the prefix cache no prompt begins with "
+                "one; leave it out"
+            )
+        if not self.prefix_cache and self.tiers is not None:
+            raise UsageError(f"{self.tiers.option}: pages are found by the prefix cache; leave it on")
+
+    @property
+    def reads_store(self) -> bool:
+        """Whether weights come from an object store."""
+        return (self.model_dir / STORE_INDEX).exists()
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> EngineConfig:
+        """Raises msgspec.DecodeError."""
+        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))
