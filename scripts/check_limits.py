@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFAULT = ("firelane", "integrations", "scripts", "benchmarks", "tools", "tests")
+DEFAULT = ("firelane", "integrations", "scripts", "fuzz", "benchmarks", "tools", "tests")
 EXEMPT = re.compile(r"#\s*limits: exempt \(\S.*\)")
 FILE, FUNCTION, ARGUMENTS, BASES = (400, 600), (40, 60), (7, 10), (1, 1)
 # A Protocol or Generic[...] beside a base speaks to the type checker; it is not a second parent.

@@ -124,12 +124,11 @@ class StopMatcher:
         with `keep`.
         """
         text = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self._held = ""
-            at, stop = min(found)
-            self.found = stop
-            return text[: at + len(stop) if self._keep else at], True
+            end, at, self.found = min(found)  # however the text is cut, this one is complete first
+            return text[: end if self._keep else at], True
         keep = partial_suffix_length(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False

@@ -124,7 +124,7 @@ class HostSocket:
             raise LinkBrokenError(f"{self.address} sends what no host of a group would")
         try:
             return msgspec.json.decode(self.receive_bytes(length), type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LinkBrokenError(f"{self.address} sends what no host of a group would: {error}") from error
 
     def receive_bytes(self, count: int) -> bytearray:

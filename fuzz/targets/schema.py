@@ -1,0 +1,69 @@
+"""JSON schemas on their way into grammars: each copy that is made of one is JSON again, or it is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from firelane.api.schemas import check_schema
+from firelane.engine.grammar.wide_objects import lark_of
+from firelane.errors import RequestError
+from firelane.text.closed_schema import closed
+from firelane.text.constraints import single_line
+from firelane.text.schema_keywords import held, not_held
+from firelane.text.tools.parameters import kinds_of
+from firelane.text.typed_schema import typed
+from fuzz.target import Target
+
+
+def run(data: bytes) -> None:
+    try:
+        schema: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(schema, dict):
+        return
+    check_schema(schema, "schema")
+    before = json.dumps(schema)
+    for convert in (typed, held, closed, single_line):
+        json.dumps(convert(schema))
+    not_held([schema])
+    kinds_of(schema, "a")
+    lark_of(schema, {"whitespace_flexible": False})
+    assert json.dumps(schema) == before, "the schema itself was changed"
+
+
+TARGET = Target(
+    run=run,
+    refusals=(RequestError,),
+    words=(
+        *(
+            b'{"type":"object","properties":{"a":{',
+            b'"required":["a"]',
+            b'"additionalProperties":false',
+            b"null",
+        ),
+        *(
+            b'"anyOf":[{',
+            b'"allOf":[{',
+            b'"oneOf":[{',
+            b'"$ref":"#/$defs/a"',
+            b'"$defs":{"a":{',
+            b'"$ref":"#"',
+        ),
+        *(
+            b'"patternProperties":{"a":',
+            b'"propertyNames":{"enum":["a"]}',
+            b'"maxProperties":1',
+            b'"items":[',
+        ),
+        *(
+            b'"enum":["a",1]',
+            b'"const":',
+            b'"type":["string","null"]',
+            b'"format":"date"',
+            b'"uniqueItems":true',
+        ),
+        *(b'"prefixItems":[', b'"minItems":', b'"not":{', b'"minimum":', b'"definitions":{', b'"type":null'),
+    ),
+)
