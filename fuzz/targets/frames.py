@@ -10,12 +10,13 @@ from typing import Any, cast
 import msgspec
 
 from firelane.backends.cpu import attach
+from firelane.errors import FrameError
 from firelane.gateway.processes import control
 from firelane.kv.transfer import messages as pages
+from firelane.link.framing import FrameReader, encode
 from firelane.native import compile_requests
 from firelane.nixl import messages as nixl
 from firelane.wire import peers
-from firelane.wire.codec import FrameReader, WireError, encode_any
 from firelane.wire.frames import FromEngine, ToEngine
 from firelane.wire.hello import encode_hello, take_hello
 from fuzz.pieces import pieces
@@ -56,7 +57,7 @@ def framed(kind: Any) -> Link:
         whole = FrameReader(kind, MOST_FRAME_BYTES).feed(data)
         reader = FrameReader[Any](kind, MOST_FRAME_BYTES)
         assert [frame for part in pieces(data, 3) for frame in reader.feed(part)] == whole
-        again = FrameReader(kind, 4 * MOST_FRAME_BYTES).feed(b"".join(map(encode_any, whole)))
+        again = FrameReader(kind, 4 * MOST_FRAME_BYTES).feed(b"".join(map(encode, whole)))
         assert repr(again) == repr(whole)  # one that is not a number differs from itself
 
     return read
@@ -108,7 +109,7 @@ LINKS: tuple[Link, ...] = (
     datagrams(peers.receive, peers.MOST_BYTES),
     datagrams(nixl.receive, nixl.MOST_BYTES),
 )
-REFUSALS = (WireError, pages.ConnectionLostError, attach.LinkBrokenError, msgspec.DecodeError)
+REFUSALS = (FrameError, pages.ConnectionLostError, attach.LinkBrokenError, msgspec.DecodeError)
 
 
 def run(data: bytes) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import msgspec
 
-from firelane.errors import UsageError
+from firelane.errors import FrameError, UsageError
 from firelane.gateway.kv_events.config import KvEventsConfig, offset_port
 from firelane.gateway.kv_events.encoding import BatchEncoder, EventBatch
+from firelane.link.framing import FrameReader
 from firelane.wire.cache_events import CacheEvents
-from firelane.wire.codec import FrameReader, WireError
 from fuzz.target import Target
 
 
@@ -32,7 +32,7 @@ def _configure(text: str) -> None:
 
 TARGET = Target(
     run=run,
-    refusals=(UsageError, WireError),
+    refusals=(UsageError, FrameError),
     words=(
         *(
             b"\xa5cache",
