@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import Meta
 
+from firelane.api.field_names import MarkedMessage
 from firelane.api.sampling import (
     HINTS,
     Count,
@@ -75,7 +76,7 @@ class CallInMessage(msgspec.Struct, kw_only=True):
     custom: CalledCustomTool | None = None
 
 
-class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Message(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
     """Fields of earlier answers that clients send back are taken. refusal: a text that stands for the
     content. annotations: means nothing. audio: left out. parsed: the openai client's own copy of the
     content. function_call, and the role `function` of its result: what calls were before there were tools.
@@ -245,15 +246,24 @@ class ChatRequest(SamplingFields, kw_only=True):
             self.include_reasoning = not given.exclude
 
     def _check_final_message(self) -> None:
-        if not self.continue_final_message:
-            return
         last = self.messages[-1]
-        if self.add_generation_prompt or last.role != "assistant" or last.tool_calls or not last.content:
+        if not self.continue_final_message and last.mark is None:
+            return
+        if self.continue_final_message is False:
             raise RequestError(
-                "`continue_final_message` needs a last message of the assistant with a text, and "
-                "`add_generation_prompt` not to be true",
-                param="continue_final_message",
+                f"`{last.mark}` of the last message and `continue_final_message` say different things: give "
+                "one of them",
+                param="messages",
             )
+        goes_on = last.role == "assistant" and not last.tool_calls and last.text("messages")
+        if self.add_generation_prompt or not goes_on:
+            asks = "`continue_final_message`" if last.mark is None else f"`{last.mark}` of the last message"
+            raise RequestError(
+                f"{asks} needs that message to be the assistant's, with a text and no calls, and "
+                "`add_generation_prompt` not to be true",
+                param="continue_final_message" if last.mark is None else "messages",
+            )
+        self.continue_final_message = True
 
     def _call_functions_tools(self, functions: list[FunctionDefinition]) -> None:
         """Say with the newer fields what the older ones say."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
+
 from firelane.errors import RequestError
 
 Fields = dict[str, Any]
@@ -156,6 +158,29 @@ COMPANIONS = frozenset(
     )
 )
 """Fields that say nothing without one that is refused."""
+
+
+MARKS = ("prefix", "partial")
+
+
+class MarkedMessage(msgspec.Struct, kw_only=True):
+    """A message that may carry a mark: the answer goes on with its text. prefix: the mark of Mistral and
+    DeepSeek. partial: that of Moonshot and Qwen. In the last message a mark is honoured or refused; in an
+    earlier one it changes nothing any more, and the client is told.
+    """
+
+    prefix: bool | None = None
+    partial: bool | None = None
+
+    @property
+    def mark(self) -> str | None:
+        """Name of the field that asks for it."""
+        return next(iter(marks_of(self)), None)
+
+
+def marks_of(message: MarkedMessage) -> dict[str, Any]:
+    """The marks that are set."""
+    return {name: True for name in MARKS if getattr(message, name)}
 
 
 class FieldNames:

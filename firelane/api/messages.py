@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import MAX_TOOLS, Name
+from firelane.api.field_names import MarkedMessage
 from firelane.api.formats import ResponseFormat
 from firelane.api.sampling import INT64, AnswerFields, Object, Penalty, StopString
 from firelane.api.schemas import check_schema
@@ -63,7 +64,7 @@ class Block(msgspec.Struct, kw_only=True):
 Content = str | list[Block]
 
 
-class InputMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class InputMessage(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
     role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
     content: Content
     cache_control: Any = None

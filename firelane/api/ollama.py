@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import MAX_TOOLS, FunctionDefinition
+from firelane.api.field_names import MarkedMessage
 from firelane.api.formats import ResponseFormat
 from firelane.api.sampling import INT64, AnswerFields, Penalty, StopString
 from firelane.errors import RequestError
@@ -81,7 +82,7 @@ class OllamaCall(msgspec.Struct, kw_only=True):
     id: str | None = None
 
 
-class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class OllamaMessage(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
     """tool_name, tool_call_id: of a tool's message, the call that it answers; without the latter it answers
     the earliest one of that name which has no answer yet.
     """

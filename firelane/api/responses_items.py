@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from firelane.api.field_names import MarkedMessage
 from firelane.errors import RequestError
 
 CALL_TYPES = (
@@ -48,7 +49,7 @@ class InputPart(msgspec.Struct, kw_only=True, omit_defaults=True):
 InputText = str | list[InputPart]
 
 
-class InputItem(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class InputItem(MarkedMessage, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Which fields count depends on `type`:
 
     message: role, content. reasoning: content, else summary. item_reference: id of an item that is stored.

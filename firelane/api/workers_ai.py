@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import MAX_TOOLS, ContentPart
+from firelane.api.field_names import MarkedMessage
 from firelane.api.sampling import INT64, AnswerFields, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 
@@ -31,7 +32,7 @@ class LoraUnsupportedError(RequestError):
     status = 405
 
 
-class RunMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RunMessage(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
     """tool_calls: of the assistant, as in an answer. name: of the tool whose result this is."""
 
     role: str

@@ -58,8 +58,14 @@ def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversa
         special=request.add_special_tokens is True,
         hide_reasoning=request.include_reasoning is False,
         budget=budget,
-        hints=("thinking",) * has_hint + ("messages[].content",) * leaves_out,
+        hints=("thinking",) * has_hint + ("messages[].content",) * leaves_out + _earlier_marks(request),
     )
+
+
+def _earlier_marks(request: ChatRequest) -> tuple[str, ...]:
+    """Marks of messages that are not the last one."""
+    marks = {message.mark for message in request.messages[:-1]} - {None}
+    return tuple(f"messages[].{name}" for name in sorted(map(str, marks)))
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:

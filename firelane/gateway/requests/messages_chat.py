@@ -17,6 +17,7 @@ from firelane.api.chat import (
     ToolDefinition,
     ToolReference,
 )
+from firelane.api.field_names import marks_of
 from firelane.api.formats import JsonSchemaFormat, ResponseFormat
 from firelane.api.messages import Block, Content, CountTokensRequest, MessagesRequest, MessagesToolChoice
 from firelane.errors import RequestError
@@ -54,7 +55,7 @@ def as_chat(request: CountTokensRequest) -> ChatRequest:
         _set_drawing(chat, request)
     last = chat.messages[-1]
     continued = last.role == "assistant" and not last.tool_calls
-    chat.continue_final_message = continued and bool(last.text("messages"))
+    chat.continue_final_message = (continued and bool(last.text("messages"))) or None
     chat.check()
     return chat
 
@@ -89,7 +90,7 @@ def ignored(request: CountTokensRequest, of_chat: Sequence[str]) -> list[str]:
     that the request has become.
     """
     names = [f"tools[{i}]" for i, tool in enumerate(request.tools or ()) if tool.hosted]
-    names += [name for name in of_chat if name == "messages[].content"]
+    names += [name for name in of_chat if name.startswith("messages[].")]
     if "thinking_token_budget" in of_chat:
         names.append("thinking.budget_tokens")
     effort = request.output_config is not None and request.output_config.effort is not None
@@ -140,13 +141,16 @@ def _set_thinking(chat: ChatRequest, request: CountTokensRequest) -> None:
 
 @dataclass(slots=True)
 class _Turn:
-    """One message that is being gathered; a result's `call_id` is of the call that it answers."""
+    """One message that is being gathered; a result's `call_id` is of the call that it answers.
+    marks: of its last message.
+    """
 
     role: str
     parts: list[ContentPart] = field(default_factory=list[ContentPart])
     thoughts: list[str] = field(default_factory=list[str])
     calls: list[CallInMessage] = field(default_factory=list[CallInMessage])
     call_id: str | None = None
+    marks: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def message(self) -> Message:
         return Message(
@@ -155,6 +159,7 @@ class _Turn:
             reasoning_content="".join(self.thoughts) or None,
             tool_calls=self.calls or None,
             tool_call_id=self.call_id,
+            **self.marks,
         )
 
 
@@ -169,6 +174,7 @@ class _Turns:
             self._turns.append(_Turn("system", [_text_part(system)]))
         for i, message in enumerate(request.messages):
             self._add(message.role, message.content, f"messages[{i}].content")
+            self._turns[-1].marks = marks_of(message)
         self.messages = [turn.message() for turn in self._turns]
 
     def _add(self, role: str, content: Content, where: str) -> None:

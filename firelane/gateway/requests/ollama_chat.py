@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from firelane.api.chat import CalledFunction, CallInMessage, ChatRequest, ContentPart, Message, ToolDefinition
 from firelane.api.completions import CompletionRequest
+from firelane.api.field_names import marks_of
 from firelane.api.formats import JsonSchemaFormat, ResponseFormat
 from firelane.api.ollama import (
     SAME_OPTIONS,
@@ -34,7 +35,7 @@ def as_chat(request: OllamaChatRequest | OllamaGenerateRequest) -> ChatRequest:
     chat.logprobs, chat.top_logprobs = request.logprobs, request.top_logprobs
     last = messages[-1]
     continued = last.role == "assistant" and not last.tool_calls
-    chat.continue_final_message = continued and bool(last.text("messages"))
+    chat.continue_final_message = (continued and bool(last.text("messages"))) or None
     chat.check()
     return chat
 
@@ -113,6 +114,7 @@ def _messages(messages: list[OllamaMessage]) -> list[Message]:
             content=_content(message),
             reasoning_content=message.thinking or None,
             tool_calls=calls or None,
+            **marks_of(message),
         )
         if message.role == "tool":
             entry.tool_call_id = message.tool_call_id or _answered(message.tool_name, waiting)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from firelane.api.chat import ChatRequest
+from firelane.api.field_names import MARKS, marks_of
 from firelane.api.responses import FunctionTool, ResponsesRequest, TextFormat
 from firelane.api.responses_items import CALL_TYPES, OUTPUT_TYPES, InputItem
 from firelane.errors import RequestError
@@ -92,6 +93,7 @@ def messages(
                 calls.add(item.call_key)
             if item.type == "mcp_call":
                 made.append(_result(item, item.error if item.output is None else item.output))
+        made[-1] |= marks_of(item)
     return made
 
 
@@ -111,7 +113,8 @@ def _add_to_turn(turn: Body, item: InputItem, where: str, names: ToolNames) -> N
         turn["reasoning_content"] = turn.get("reasoning_content", "") + item.thought(where)
     else:
         own = parts_of(item.content, where) if item.type == "message" else [{"type": item.type}]
-        turn["content"] += [LINE, *own] if turn["content"] else own
+        goes_on = [name for name in MARKS if turn.pop(name, False)] or not turn["content"]
+        turn["content"] += own if goes_on else [LINE, *own]
 
 
 def _result(item: InputItem, output: Any) -> Body:
