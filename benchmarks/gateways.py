@@ -31,7 +31,7 @@ import uvloop
 from http_servers import drive_requests
 
 from firelane.bench.server import ServerProcess, cpu_seconds, descendants
-from firelane.gateway.processes.sockets import listening_sockets
+from firelane.link.listening import listening_sockets
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and"]
 GATEWAYS = 2

@@ -11,7 +11,7 @@ from firelane.errors import UsageError
 if TYPE_CHECKING:
     from firelane.cluster.addresses import Address
     from firelane.cluster.config import RemoteConfig
-    from firelane.cluster.tls import ClusterTls
+    from firelane.link.tls import TlsFiles
 
 DEFAULT_PORT = 29600
 LOCAL_ONLY = "engine"
@@ -47,9 +47,9 @@ def _add_tls(group: Any, prefix: str, whose: str) -> None:
         group.add_argument(f"{prefix}-{name}", type=Path, metavar="FILE", help=text)
 
 
-def cluster_tls(arguments: argparse.Namespace, prefix: str) -> ClusterTls | None:
+def cluster_tls(arguments: argparse.Namespace, prefix: str) -> TlsFiles | None:
     """Of the options that begin with `prefix`. Raises UsageError where some of them are missing."""
-    from firelane.cluster.tls import ClusterTls
+    from firelane.link.tls import TlsFiles
 
     names = tuple(f"{prefix}-{name}" for name in ("ca", "cert", "key"))
     given = [getattr(arguments, name.removeprefix("--").replace("-", "_")) for name in names]
@@ -59,10 +59,10 @@ def cluster_tls(arguments: argparse.Namespace, prefix: str) -> ClusterTls | None
         if path is None:
             raise UsageError(f"{', '.join(names)} go together: {name} is missing")
     ca, cert, key = (path.expanduser() for path in given)
-    return ClusterTls(ca=ca, cert=cert, key=key, names=(names[0], names[1], names[2]))
+    return TlsFiles(ca=ca, cert=cert, key=key, prefix=prefix)
 
 
-def check_plain(address: Address, tls: ClusterTls | None, prefix: str) -> None:
+def check_plain(address: Address, tls: TlsFiles | None, prefix: str) -> None:
     """Frames leave this machine with TLS alone. Raises UsageError."""
     from firelane.gateway.config import is_loopback
 

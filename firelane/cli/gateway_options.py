@@ -11,7 +11,7 @@ from firelane.cli.options import GIB, port, positive_float, positive_int
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
-    from firelane.gateway.config import TlsFiles
+    from firelane.link.tls import TlsFiles
 
 MIB = 1 << 20
 DEFAULT_PORT = 8000
@@ -236,7 +236,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _tls_files(cert: Path | None, key: Path | None) -> TlsFiles | None:
     """Raises UsageError for a key alone."""
-    from firelane.gateway.config import TlsFiles
+    from firelane.link.tls import TlsFiles
 
     if cert is None and key is not None:
         raise UsageError(f"--tls-key {key}: it needs the certificate, too: give --tls-cert FILE")

@@ -10,8 +10,8 @@ from firelane.cluster.dial import Dialed, dial
 from firelane.cluster.model_text import text_identity
 from firelane.cluster.remote_fleet import ReadyEvents, RemoteFleet
 from firelane.errors import ModelError
+from firelane.link.greeting import Hello, hello
 from firelane.wire.frames import PROTOCOL_VERSION
-from firelane.wire.hello import Hello
 
 if TYPE_CHECKING:
     from firelane.cluster.addresses import Place
@@ -26,15 +26,15 @@ def hello_of(engine: EngineConfig) -> Hello:
         model = text_identity(engine.model_dir, engine.tokenizer_dir or engine.model_dir)
     except OSError as error:
         raise ModelError(f"{engine.model_dir}: {error.strerror or error}") from error
-    return Hello(protocol=PROTOCOL_VERSION, version=firelane.__version__, model=model)
+    return hello(PROTOCOL_VERSION, firelane.__version__, model)
 
 
 def remote_fleet(config: RemoteConfig, engine: EngineConfig, events: ReadyEvents) -> RemoteFleet[EngineLink]:
     """Raises UsageError for TLS files that cannot be used, and ModelError."""
     context = config.tls.client_context() if config.tls is not None else None
-    hello = hello_of(engine)
+    own = hello_of(engine)
 
     async def dial_place(place: Place) -> Dialed:
-        return await dial(place, hello, context)
+        return await dial(place, own, context)
 
     return RemoteFleet(NameDiscovery(list(config.addresses)), dial_place, events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firelane.cluster.addresses import Address
-from firelane.cluster.tls import ClusterTls
+from firelane.link.tls import TlsFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,4 +13,4 @@ class RemoteConfig:
     """addresses: each has one engine or several. tls: None on this machine alone."""
 
     addresses: tuple[Address, ...]
-    tls: ClusterTls | None = None
+    tls: TlsFiles | None = None

@@ -13,47 +13,39 @@ import socket
 import ssl
 
 from firelane.cluster.addresses import Address
-from firelane.cluster.greeting import HELLO_S, Greeting, peer_name
 from firelane.cluster.relay import Relay
 from firelane.errors import MachineError
-from firelane.wire.hello import Hello, Refusal, Welcome, encode_hello
+from firelane.link.accepting import GreetingServer, peer_name
+from firelane.link.greeting import Hello, Refused, facts_of, protocol_difference, welcome
+from firelane.link.listening import listening_sockets
+from firelane.link.opening import Opening
 from firelane.wire.numbers import NUMBER_BYTES
 
 log = logging.getLogger(__name__)
 MOST_GATEWAYS = 128
-MOST_GREETINGS = 64
-"""Connections that have not said hello yet."""
 
 
 class EngineHost:
-    """The Greeter of an engine. Owns the listening socket, all connections, and the acceptor of the present
-    engine. hello: what a gateway has to say."""
+    """Owns the listening sockets, all connections, and the acceptor of the present engine. hello: what a
+    gateway has to say."""
 
     def __init__(self, hello: Hello, context: ssl.SSLContext | None) -> None:
         self._hello, self._context = hello, context
         self._acceptor: socket.socket | None = None
-        self._server: asyncio.Server | None = None
+        self._server: GreetingServer | None = None
         self._numbers = 0
-        self._greetings: set[Greeting] = set()
         self._relays: dict[Relay, asyncio.Task[None]] = {}
-        self._is_ending = False
 
     async def listen(self, address: Address) -> int:
         """Returns the port. Raises MachineError."""
-        loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(
-                lambda: Greeting(self),
-                *address,
-                ssl=self._context,
-                ssl_handshake_timeout=HELLO_S if self._context is not None else None,
-            )
+            sockets = await asyncio.to_thread(listening_sockets, *address)
         except OSError as error:
             raise MachineError(
                 f"cannot listen at {address}: {error.strerror or error}: choose another --host or --port"
             ) from error
-        self._server = server
-        return int(server.sockets[0].getsockname()[1])
+        self._server = GreetingServer(sockets, self._consider, self._context)
+        return int(sockets[0].getsockname()[1])
 
     def take_engine(self, acceptor: socket.socket) -> None:
         """Another engine, to which connections go from now on. Takes over the socket."""
@@ -67,35 +59,23 @@ class EngineHost:
 
     def end_greetings(self) -> None:
         """Nobody is let in any more; who is in stays."""
-        self._is_ending = True
         if self._server is not None:
-            self._server.close()
+            self._server.stop()
 
     async def close(self) -> None:
-        self.end_greetings()
-        for greeting in list(self._greetings):
-            greeting.close()
+        if self._server is not None:
+            await self._server.close()
         tasks = list(self._relays.values())
         for relay in list(self._relays):
             relay.close()
         await asyncio.gather(*tasks)
         self._drop_acceptor()
 
-    # ---- called by greetings
-
-    def begin(self, greeting: Greeting) -> bool:
-        if self._is_ending or len(self._greetings) >= MOST_GREETINGS:
-            return False
-        self._greetings.add(greeting)
-        return True
-
-    def end(self, greeting: Greeting) -> None:
-        self._greetings.discard(greeting)
-
-    def welcome(self, hello: Hello, transport: asyncio.Transport, head: bytes) -> Refusal | None:
-        refusal = self._judge(hello)
-        if refusal is not None or self._acceptor is None:
-            return refusal or Refusal("the engine is being started", is_passing=True)
+    def _consider(self, hello: Hello, opening: Opening) -> Refused | None:
+        """Have the gateway's frames go to the engine, or say why not. Raises FrameError."""
+        refused = self._judge(hello)
+        if refused is not None or self._acceptor is None:
+            return refused or Refused("the engine is being started", is_passing=True)
         ours, theirs = socket.socketpair()
         number = self._numbers + 1
         with theirs:
@@ -104,27 +84,25 @@ class EngineHost:
                 socket.send_fds(self._acceptor, [data], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                return Refusal(f"the engine takes no connection: {error}", is_passing=True)
+                return Refused(f"the engine takes no connection: {error}", is_passing=True)
         self._numbers = number
-        log.info("gateway_connected number=%d address=%s", number, peer_name(transport))
-        transport.write(encode_hello(Welcome(number)))
-        relay = Relay(transport, self._forget)
-        self._relays[relay] = asyncio.ensure_future(_begin(relay, ours, head))
+        sock = opening.transport.get_extra_info("socket")
+        log.info("gateway_connected number=%d address=%s", number, peer_name(sock))
+        opening.send(welcome(number))
+        relay = Relay(opening.transport, self._forget)
+        self._relays[relay] = asyncio.ensure_future(_begin(relay, ours, bytes(opening.head)))
         return None
 
-    def _judge(self, hello: Hello) -> Refusal | None:
-        own = self._hello
-        if hello.protocol != own.protocol:
-            return Refusal(
-                f"the engine speaks protocol {own.protocol} (Firelane {own.version}), the gateway "
-                f"{hello.protocol} (Firelane {hello.version}): install the same version of Firelane on both"
-            )
-        if hello.model != own.model:
-            return Refusal(
+    def _judge(self, hello: Hello) -> Refused | None:
+        difference = protocol_difference(self._hello, hello)
+        if difference:
+            return Refused(difference)
+        if facts_of(hello, str) != facts_of(self._hello, str):
+            return Refused(
                 "the engine has another model: config.json or tokenizer.json differ from the gateway's"
             )
         if len(self._relays) >= MOST_GATEWAYS:
-            return Refusal(f"{MOST_GATEWAYS} gateways are connected already", is_passing=True)
+            return Refused(f"{MOST_GATEWAYS} gateways are connected already", is_passing=True)
         return None
 
     def _forget(self, relay: Relay) -> None:

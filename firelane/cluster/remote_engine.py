@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firelane.cluster.addresses import Place
-from firelane.cluster.dial import Dialed, DialError
+from firelane.cluster.dial import Dialed
+from firelane.errors import PeerLostError
 
 log = logging.getLogger(__name__)
 Dial = Callable[[Place], Awaitable[Dialed]]
@@ -70,7 +71,7 @@ class RemoteEngine:
             began_s = loop.time()
             try:
                 dialed = await self._dial(self.place)
-            except DialError as error:
+            except PeerLostError as error:
                 self._note(str(error))
                 delay_s = delay_s if error.is_passing else back_off.most_s
             else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from firelane.errors import UsageError
 from firelane.gateway.engines.role_targets import RoleTargets
 from firelane.gateway.routing_names import PAGE_AWARE
+from firelane.link.tls import TlsFiles
 
 MOST_NAME = 256
 """Characters of a served name."""
@@ -51,16 +52,6 @@ class FileLimits:
     tenant_files: int = 1000
     tenant_uploads: int = 8
     tenant_batches: int = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class TlsFiles:
-    """PEM files. cert: the server's certificate and those between it and a root. key: may be the same
-    file.
-    """
-
-    cert: Path
-    key: Path
 
 
 @dataclass(frozen=True, kw_only=True)

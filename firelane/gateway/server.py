@@ -28,10 +28,9 @@ from firelane.gateway.files.upload import FORM_BYTES
 from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
 from firelane.gateway.http.exchange import Route
-from firelane.gateway.http.listener import Listener
+from firelane.gateway.http.listener import PROTOCOL, Listener
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection
-from firelane.gateway.http.tls import Tls
 from firelane.gateway.metrics_server import MetricsServer
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
@@ -46,6 +45,7 @@ from firelane.gateway.services import Services
 from firelane.gateway.share import Share
 from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth, Tenants
+from firelane.link.tls import ServerTls
 from firelane.telemetry.metrics import Registry
 from firelane.telemetry.tracer import make_traces
 from firelane.wire.frames import Ready, StepFrame
@@ -102,7 +102,7 @@ class Gateway:
         self._relayed = ConnectionSet(self.app.handle, config.limits, services.now_s, self.app.accept)
         self._add_gauges(self._registry)
         add_node_metrics(self._registry, control)
-        self._tls = None if config.tls is None else Tls(config.tls)
+        self._tls = None if config.tls is None else ServerTls(config.tls, PROTOCOL)
         self._listener = Listener(lambda: Connection(self._connections), self._tls)
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port

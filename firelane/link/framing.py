@@ -67,6 +67,15 @@ class FrameReader(Generic[FrameT]):
         return frames, start
 
 
+def take(decoder: msgspec.msgpack.Decoder[FrameT], data: bytes, most_bytes: int) -> tuple[FrameT, int] | None:
+    """The message of the first frame, and where that ends; None where some of it is missing. Raises
+    FrameError."""
+    if len(data) < LENGTH_BYTES:
+        return None
+    end = LENGTH_BYTES + checked_length(data[:LENGTH_BYTES], most_bytes)
+    return None if end > len(data) else (decode(decoder, data[LENGTH_BYTES:end]), end)
+
+
 def checked_length(header: Buffer, most_bytes: int) -> int:
     """The bytes of a frame's message. Raises FrameError where they are more than most_bytes."""
     length = int.from_bytes(header, "little")

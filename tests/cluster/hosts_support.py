@@ -18,6 +18,7 @@ from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.link.framing import FrameReader, encode
+from firelane.link.greeting import hello as hello_with
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     EngineStats,
@@ -32,10 +33,9 @@ from firelane.wire.frames import (
     Submit,
     ToEngine,
 )
-from firelane.wire.hello import Hello
 from firelane.wire.numbers import number_of
 
-HELLO = Hello(protocol=PROTOCOL_VERSION, version="1", model="m")
+HELLO = hello_with(PROTOCOL_VERSION, "1", "m")
 SOON = BackOff(first_s=0.01, most_s=0.01)
 PATIENCE_S = 120.0
 

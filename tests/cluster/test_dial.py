@@ -7,10 +7,12 @@ import asyncio
 import pytest
 
 from firelane.cluster.addresses import Place, parse_address
-from firelane.cluster.dial import DialError, dial
-from firelane.wire.hello import Hello, Refusal, Welcome, encode_hello
+from firelane.cluster.dial import dial
+from firelane.errors import PeerLostError
+from firelane.link.framing import encode
+from firelane.link.greeting import Refused, hello, welcome
 
-HELLO = Hello(protocol=1, version="1.2", model="abc")
+HELLO = hello(1, "1.2", "abc")
 
 
 def answer_of(data: bytes):
@@ -35,8 +37,8 @@ def answer_of(data: bytes):
 
 @pytest.mark.parametrize("is_passing", [True, False])
 def test_a_refusal_says_whether_it_passes(is_passing):
-    with pytest.raises(DialError, match="refused: another model") as refused:
-        answer_of(encode_hello(Refusal("another model", is_passing=is_passing)))
+    with pytest.raises(PeerLostError, match="refused: another model") as refused:
+        answer_of(encode(Refused("another model", is_passing=is_passing)))
     assert refused.value.is_passing is is_passing
 
 
@@ -44,17 +46,17 @@ def test_a_refusal_says_whether_it_passes(is_passing):
     ("data", "reason"),
     [
         (b"", "closed the connection"),
-        (encode_hello(HELLO), "a gateway answers there"),
-        (b"\xff" * 64, "hello"),
+        (encode(HELLO), "a gateway answers there"),
+        (b"\xff" * 64, "greeting"),
     ],
     ids=["nothing", "gateway", "garbage"],
 )
 def test_other_failures_may_pass(data, reason):
-    with pytest.raises(DialError, match=reason) as failed:
+    with pytest.raises(PeerLostError, match=reason) as failed:
         answer_of(data)
     assert failed.value.is_passing
 
 
 def test_frames_behind_the_welcome_are_kept():
-    dialed = answer_of(encode_hello(Welcome(7)) + b"frames")
+    dialed = answer_of(encode(welcome(7)) + b"frames")
     assert (dialed.number, bytes(dialed.head)) == (7, b"frames")

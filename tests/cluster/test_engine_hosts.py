@@ -11,22 +11,21 @@ import pytest
 from hosts_support import HELLO, PATIENCE_S, Engine, play, until
 
 from firelane.cluster.addresses import Place
-from firelane.cluster.dial import DialError, dial
-from firelane.cluster.tls import ClusterTls
-from firelane.errors import UsageError
+from firelane.cluster.dial import dial
+from firelane.errors import PeerLostError, UsageError
 from firelane.gateway.engines.forgetting import forget_tenant
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import ENOUGH_PROOFS
+from firelane.link.greeting import hello
+from firelane.link.tls import TlsFiles
 from firelane.wire.frames import PROTOCOL_VERSION
-from firelane.wire.hello import Hello
 from firelane.wire.numbers import number_of
 
 PEM = Path(__file__).parents[1] / "gateway" / "certificates"
 
 
 def tls(own="one", ca="one"):
-    names = ("--ca", "--cert", "--key")
-    return ClusterTls(ca=PEM / f"{ca}.pem", cert=PEM / f"{own}.pem", key=PEM / f"{own}.key", names=names)
+    return TlsFiles(ca=PEM / f"{ca}.pem", cert=PEM / f"{own}.pem", key=PEM / f"{own}.key")
 
 
 @pytest.mark.parametrize("is_secret", [False, True], ids=["plain", "TLS"])
@@ -119,16 +118,14 @@ def test_a_network_that_fails_again_and_again_is_not_the_requests_fault():
 
 
 @pytest.mark.parametrize(
-    ("hello", "reason"),
-    [
-        (Hello(protocol=99, version="9", model="m"), "the gateway 99"),
-        (Hello(protocol=PROTOCOL_VERSION, version="1", model="x"), "another model"),
-    ],
+    ("own", "reason"),
+    [(hello(99, "9", "m"), "the other end 99"), (hello(PROTOCOL_VERSION, "1", "x"), "another model")],
+    ids=["version", "model"],
 )
-def test_a_gateway_of_another_version_or_model_is_refused(hello, reason):
+def test_a_gateway_of_another_version_or_model_is_refused(own, reason):
     async def scenario(world):
         await world.host()
-        await world.connect(hello)
+        await world.connect(own)
         await until(lambda: world.replicas.links and reason in world.replicas.links[0].reason)
         assert world.engines[0].numbers == []
 
@@ -259,21 +256,21 @@ def test_a_slow_gateway_holds_up_the_engines_socket_and_no_memory():
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        ({"ca": PEM / "missing.pem"}, "--ca"),
-        ({"ca": PEM / "one.key"}, "--ca"),
-        ({"cert": PEM / "one.key"}, "--cert"),
-        ({"key": PEM / "other.key"}, "--key"),
-        ({"key": PEM / "encrypted.key"}, "--key"),
+        ({"ca": PEM / "missing.pem"}, "--engine-tls-ca"),
+        ({"ca": PEM / "one.key"}, "--engine-tls-ca"),
+        ({"cert": PEM / "one.key"}, "--engine-tls-cert"),
+        ({"key": PEM / "other.key"}, "--engine-tls-key"),
+        ({"key": PEM / "encrypted.key"}, "--engine-tls-key"),
     ],
 )
 def test_files_that_cannot_be_used_are_named(files, named):
     given = {"ca": PEM / "one.pem", "cert": PEM / "one.pem", "key": PEM / "one.key", **files}
     with pytest.raises(UsageError, match=named):
-        ClusterTls(**given, names=("--ca", "--cert", "--key")).server_context()
+        TlsFiles(**given, prefix="--engine-tls").server_context()
 
 
 def test_a_connection_that_says_nothing_is_ended(monkeypatch):
-    monkeypatch.setattr("firelane.cluster.greeting.HELLO_S", 0.0)
+    monkeypatch.setattr("firelane.link.accepting.GREETING_S", 0.0)
 
     async def scenario(world):
         await world.host()
@@ -295,7 +292,7 @@ def test_an_engine_that_takes_no_connections_does_not_hold_up_its_host():
                 ours.send(b"x")
         ours.setblocking(True)
         world.hosts[0].take_engine(ours)
-        with pytest.raises(DialError, match="takes no connection"):
+        with pytest.raises(PeerLostError, match="takes no connection"):
             await dial(world.places[0], HELLO, None)
         theirs.close()
 

@@ -12,8 +12,7 @@ import pytest
 from service import PATIENCE_S
 
 from firelane.errors import UsageError
-from firelane.gateway.config import TlsFiles
-from firelane.gateway.http.tls import Tls
+from firelane.link.tls import ServerTls, TlsFiles
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 
@@ -126,4 +125,4 @@ def test_a_reload_of_unusable_files_keeps_the_old_ones(make_service, files, capl
 )
 def test_files_that_cannot_be_used(cert: str, key: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        Tls(TlsFiles(cert=CERTIFICATES / cert, key=CERTIFICATES / key))
+        ServerTls(TlsFiles(cert=CERTIFICATES / cert, key=CERTIFICATES / key))

@@ -9,9 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from firelane.gateway.http.tls import HANDSHAKE_S, SHUTDOWN_S, Tls
+from firelane.link.tls import ServerTls
 
 BACKLOG = 1024
+PROTOCOL = "http/1.1"
+"""Agreed on with clients of TLS (ALPN)."""
+HANDSHAKE_S, SHUTDOWN_S = 10.0, 2.0
 TIMEOUTS = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
 Listen = Callable[..., Awaitable[asyncio.Server]]
 
@@ -20,7 +23,7 @@ class Listener:
     """Owns them, from `start` to `close`. make: the protocol of each connection. tls: of all of
     them; None: they are plain."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol], tls: Tls | None = None) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol], tls: ServerTls | None = None) -> None:
         self._make, self._tls = make, tls
         self._servers: list[asyncio.Server] = []
         self._closed: list[asyncio.Server] = []

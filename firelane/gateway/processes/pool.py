@@ -43,10 +43,10 @@ from firelane.gateway.processes.control import (
 )
 from firelane.gateway.processes.places import EnginePlaces
 from firelane.gateway.processes.served import ServedModels
-from firelane.gateway.processes.sockets import listening_sockets, share_out
 from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets, listen_error
 from firelane.gateway.share import Share
 from firelane.gateway.tenants.counts import SharedCounts
+from firelane.link.listening import listening_sockets, share_out
 
 KIND = "gateway"
 REFRESH_S = 1.0

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from firelane.gateway.processes.sockets import listening_sockets, share_out
+from firelane.link.listening import listening_sockets, share_out
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 BACKLOG = 1024
 
 
-def listening_sockets(host: str, port: int, number: int) -> list[socket.socket]:
+def listening_sockets(host: str, port: int, number: int = 1) -> list[socket.socket]:
     """`number` of them for each address of `host`, in turns of the addresses. Raises OSError, also where
     others listen on the port who would share it."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
