@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from socket import socket
 
 from firelane.bench.disagg_clock import Timeline
+from firelane.errors import PeerLostError
 from firelane.kv import KvCache, WantedPage, WantedState
-from firelane.kv.transfer import KVPeerError, Settled
+from firelane.kv.transfer import Settled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +52,11 @@ class SimulatedTransfer:
 
     def export(self, sock: socket) -> None:
         del sock
-        raise KVPeerError("simulated engines are connected from the start")
+        raise PeerLostError("simulated engines are connected from the start")
 
     def attach(self, sock: socket) -> str:
         del sock
-        raise KVPeerError("simulated engines are connected from the start")
+        raise PeerLostError("simulated engines are connected from the start")
 
     def detach(self, peer: str) -> None:
         del self._peers[peer]

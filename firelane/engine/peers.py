@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
-from firelane.kv.transfer import ExportedPool, KVPeerError, PageCopier, PeerTransfer
+from firelane.errors import PeerLostError
+from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer
 from firelane.kv.transfer.handshake import load_cipher
 from firelane.nixl.processes import AgentProcesses
 from firelane.wire.peers import (
@@ -121,7 +122,7 @@ class EnginePeers:
         try:
             sought = engine_id if key else ""
             peer = self._transfer.attach(sock, key, sought=sought, ciphers=connection.ciphers)
-        except KVPeerError as error:
+        except PeerLostError as error:
             self._lost(engine_id, str(error))
             return
         with self._guard:

@@ -1,8 +1,9 @@
 """The first messages of a link between processes that may be of different versions of Firelane.
 
-    who connects   Hello     protocol of the messages that follow, version of Firelane, facts to be compared
-    who accepts    Welcome   facts of its own; the messages follow
-                   Refused   why not; the connection ends
+    who accepts    Challenge  where both have to prove that they have a secret (proof.py)
+    who connects   Hello      protocol of the messages that follow, version of Firelane, facts to be compared
+    who accepts    Welcome    facts of its own; the messages follow
+                   Refused    why not; the connection ends
 
 They are msgpack maps: any version of Firelane can read those of any other one, so that the reason of a
 refusal arrives. The facts are read once the protocols are the same.
@@ -22,16 +23,26 @@ MOST_BYTES = 1 << 14
 FactsT = TypeVar("FactsT")
 
 
+class Challenge(msgspec.Struct, frozen=True, tag="challenge"):
+    """A number that nobody has used before, to be proven to."""
+
+    nonce: bytes
+    facts: msgspec.Raw
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
-    """From the end that connects. version: of Firelane."""
+    """From the end that connects. version: of Firelane. nonce, proof: where there was a Challenge."""
 
     protocol: int
     version: str
     facts: msgspec.Raw
+    nonce: bytes = b""
+    proof: bytes = b""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     facts: msgspec.Raw
+    proof: bytes = b""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -46,14 +57,18 @@ _decoder: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
 
 
 def hello(protocol: int, version: str, facts: object) -> Hello:
-    return Hello(protocol=protocol, version=version, facts=msgspec.Raw(msgspec.msgpack.encode(facts)))
+    return Hello(protocol=protocol, version=version, facts=raw(facts))
 
 
 def welcome(facts: object) -> Welcome:
-    return Welcome(msgspec.Raw(msgspec.msgpack.encode(facts)))
+    return Welcome(raw(facts))
 
 
-def facts_of(message: Hello | Welcome, kind: type[FactsT]) -> FactsT:
+def raw(facts: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(facts))
+
+
+def facts_of(message: Challenge | Hello | Welcome, kind: type[FactsT]) -> FactsT:
     """Raises FrameError."""
     return framing.decode(msgspec.msgpack.Decoder(kind), bytes(message.facts))
 

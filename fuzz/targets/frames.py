@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from firelane.backends.cpu import attach
-from firelane.errors import FrameError
+from firelane.errors import PeerLostError
 from firelane.gateway.processes import control
 from firelane.kv.transfer import messages as pages
 from firelane.link.framing import FrameReader, encode
@@ -71,7 +71,7 @@ def hello(data: bytes) -> None:
 
 
 def page_line(data: bytes) -> None:
-    line = pages.Line(cast(Any, Stream(data)))
+    line = pages.PageLine(cast(Any, Stream(data)))
     while True:
         line.receive(pages.Find)
 
@@ -108,7 +108,7 @@ LINKS: tuple[Link, ...] = (
     datagrams(peers.receive, peers.MOST_BYTES),
     datagrams(nixl.receive, nixl.MOST_BYTES),
 )
-REFUSALS = (FrameError, pages.ConnectionLostError, attach.LinkBrokenError, msgspec.DecodeError)
+REFUSALS = (PeerLostError, attach.LinkBrokenError, msgspec.DecodeError)
 
 
 def run(data: bytes) -> None:

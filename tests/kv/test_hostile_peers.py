@@ -9,21 +9,21 @@ import threading
 import msgspec
 import pytest
 
-from firelane.kv.transfer import KVPeerError, handshake, peers
+from firelane.errors import PeerLostError
+from firelane.kv.transfer import peers
 from firelane.kv.transfer.exported import TAG_BYTES
 from firelane.kv.transfer.handshake import Side, join, welcome
 from firelane.kv.transfer.messages import (
-    VERSION,
-    ConnectionLostError,
+    PROTOCOL,
     Find,
     Found,
-    Hello,
     Join,
     Joined,
-    Line,
     NixlMemory,
-    proof,
+    PageLine,
 )
+from firelane.link.greeting import Challenge, Hello, Refused, Welcome, raw
+from firelane.link.proof import Secret, accept, admit, greet, proof
 from tests.kv.transfer_engines import BLOCK, PAGES, Engine, prompt
 
 KEY = b"of the cluster"
@@ -40,7 +40,7 @@ def engine():
 @pytest.fixture
 def lines():
     """Both ends of a connection; the test closes what nobody took over."""
-    one, other = (Line(sock) for sock in socket.socketpair())
+    one, other = (PageLine(sock) for sock in socket.socketpair())
     yield one, other
     one.close()
     other.close()
@@ -60,7 +60,7 @@ def answered(line, act):
 def attach(engine, act):
     """The engine as the reader of a source that does this."""
     ours, theirs = socket.socketpair()
-    line = Line(theirs)
+    line = PageLine(theirs)
     thread = answered(line, act)
     try:
         return engine.transfer.attach(ours)
@@ -80,24 +80,26 @@ class Recorded:
         self.sent.append(message)
         self._line.send(message, fds)
 
-    def receive(self, kind, most_fds=0):
-        return self._line.receive(kind, most_fds)
+    def receive(self, kind):
+        return self._line.receive(kind)
+
+    def receive_with(self, kind, most_fds=0):
+        return self._line.receive_with(kind, most_fds)
 
 
 def offered(engine):
     """A connection to the engine as a source."""
     ours, theirs = socket.socketpair()
     engine.transfer.export(theirs)
-    return Line(ours)
+    return PageLine(ours)
 
 
 def test_what_a_reader_has_said_is_of_no_use_on_another_connection(engine):
     genuine, line = Recorded(offered(engine)), offered(engine)
     join(genuine, side(engine), maps=False)
-    line.receive(Hello)
+    line.receive(Challenge)
     line.send(genuine.sent[0])
-    with pytest.raises(ConnectionLostError, match="keys of the cluster differ"):
-        line.receive(Joined)
+    assert "keys of the cluster differ" in line.receive(Refused).reason
     line.close()
     genuine._line.close()
 
@@ -108,8 +110,8 @@ def test_what_a_reader_has_said_is_of_no_use_on_another_connection(engine):
 def test_what_is_no_message_ends_the_connection(lines, body):
     one, other = lines
     one.send_bytes(memoryview(len(body).to_bytes(4, "little") + body))
-    with pytest.raises(ConnectionLostError, match="not a message"):
-        other.receive(Join)
+    with pytest.raises(PeerLostError, match="sends what is no message"):
+        other.receive(Find)
 
 
 CHANGES = {"engine_id": "other", "identity": "x", "sizes": [1], "share": b""}
@@ -117,25 +119,21 @@ CHANGES = {"engine_id": "other", "identity": "x", "sizes": [1], "share": b""}
 
 @pytest.mark.parametrize("changes", [{name: value} for name, value in CHANGES.items()], ids=CHANGES)
 def test_what_was_changed_on_the_way_is_refused(engine, changes):
-    line = offered(engine)
-    hello = line.receive(Hello)
-    pool = engine.pool
+    line, pool = offered(engine), engine.pool
+    challenge = line.receive(Challenge)
     true = Join(
-        nonce=NONCE,
         engine_id="peer",
         identity=pool.identity,
         layout_id=pool.layout_id,
         sizes=pool.sizes,
         maps=False,
         nixl=False,
-        proof=b"",
         share=bytes(32),
     )
-    said = proof(KEY, "reader", hello.nonce, NONCE, *handshake._reader_facts(true))
-    true = msgspec.structs.replace(true, proof=said)
-    line.send(msgspec.structs.replace(true, **changes))
-    with pytest.raises(ConnectionLostError, match="keys of the cluster differ"):
-        line.receive(Joined)
+    said = proof(KEY, "hello", challenge.nonce + NONCE, bytes(raw(true)))
+    facts = raw(msgspec.structs.replace(true, **changes))
+    line.send(Hello(protocol=PROTOCOL, version="1", facts=facts, nonce=NONCE, proof=said))
+    assert "keys of the cluster differ" in line.receive(Refused).reason
     line.close()
 
 
@@ -144,15 +142,15 @@ def test_what_a_source_has_said_is_of_no_use_on_another_connection(engine, lines
     thread = answered(reader, lambda line: join(line, side(engine), maps=False))
     welcome(source, side(engine))
     thread.join()
-    hello, joined = source.sent
+    challenge, welcomed = source.sent
 
     def replay(line):
-        line.send(hello)
-        line.receive(Join)
-        line.send(joined)
+        line.send(challenge)
+        line.receive(Hello)
+        line.send(welcomed)
         line.close()
 
-    with pytest.raises(KVPeerError, match="keys of the cluster differ"):
+    with pytest.raises(PeerLostError, match="keys of the cluster differ"):
         attach(engine, replay)
 
 
@@ -165,27 +163,21 @@ def test_memory_for_nixl_that_was_changed_on_the_way_is_refused(engine, nixl):
     """Whoever could change it would have the reader's agent connect to another one."""
 
     def changed(line):
-        line.send(Hello(VERSION, NONCE))
-        theirs = line.receive(Join)
-        true = Joined(
-            engine_id="peer", counts=[PAGES], maps=False, nixl=NixlMemory(b"metadata", [1, 2]), proof=b""
-        )
-        facts = handshake._source_facts(true)
-        said = proof(KEY, "source", NONCE, theirs.nonce, *facts)
-        line.send(msgspec.structs.replace(true, nixl=nixl, proof=said))
+        guest = admit(line, Secret(KEY, PROTOCOL), False)
+        true = Joined(engine_id="peer", counts=[PAGES], maps=False, nixl=NixlMemory(b"metadata", [1, 2]))
+        said = proof(KEY, "welcome", guest.nonces, bytes(raw(true)))
+        line.send(Welcome(raw(msgspec.structs.replace(true, nixl=nixl)), said))
         line.close()
 
-    with pytest.raises(KVPeerError, match="keys of the cluster differ"):
+    with pytest.raises(PeerLostError, match="keys of the cluster differ"):
         attach(engine, changed)
 
 
-def test_a_source_of_another_version_is_refused(engine):
-    def speak(line):
-        line.send(Hello(VERSION + 1, NONCE))
-        line.close()
-
-    with pytest.raises(KVPeerError, match=f"speaks version {VERSION + 1} of page transfer"):
-        attach(engine, speak)
+def test_a_reader_of_another_version_is_refused(engine):
+    line = offered(engine)
+    greet(line, Secret(KEY, PROTOCOL + 1), line.receive(Challenge), None)
+    assert f"the other end {PROTOCOL + 1} " in line.receive(Refused).reason
+    line.close()
 
 
 @pytest.mark.parametrize("nbytes", [PAGES * 9000 - 1, PAGES * 9000], ids=["too small", "not sealed"])
@@ -193,20 +185,19 @@ def test_memory_that_could_be_cut_short_is_not_mapped(nbytes):
     engine = Engine(maps=True)
 
     def speak(line):
-        line.send(Hello(VERSION, NONCE))
-        theirs = line.receive(Join)
-        facts = (b"peer", str([PAGES]).encode(), b"True", b"")
-        said = proof(b"", "source", NONCE, theirs.nonce, *facts)
+        secret = Secret(b"", PROTOCOL)
+        guest = admit(line, secret, False)
         fds = [os.memfd_create(name) for name in ("pages", "tags")]
         os.ftruncate(fds[0], nbytes)
         os.ftruncate(fds[1], PAGES * TAG_BYTES)
-        line.send(Joined(engine_id="peer", counts=[PAGES], maps=True, nixl=None, proof=said), fds)
+        facts = Joined(engine_id="peer", counts=[PAGES], maps=True, nixl=None)
+        accept(line, secret, guest, facts, tuple(fds))
         for fd in fds:
             os.close(fd)
         line.close()
 
     try:
-        with pytest.raises(KVPeerError, match="smaller than it says, or could be cut short"):
+        with pytest.raises(PeerLostError, match="smaller than it says, or could be cut short"):
             attach(engine, speak)
     finally:
         engine.close()
@@ -230,12 +221,12 @@ def test_connections_that_say_nothing_keep_no_reader_out(engine, monkeypatch):
     first, *silent = served(engine), offered(engine), offered(engine)
     others = [served(engine), served(engine)]  # in place of both that are silent
     for line in silent:
-        line.receive(Hello)
-        with pytest.raises(ConnectionLostError):
-            line.receive(Joined)
+        line.receive(Challenge)
+        with pytest.raises(PeerLostError):
+            line.receive(Welcome)
     late = offered(engine)  # all three have the key: there is room for no other
-    with pytest.raises(ConnectionLostError):
-        late.receive(Hello)
+    with pytest.raises(PeerLostError):
+        late.receive(Challenge)
     assert all(is_served(line) for line in (first, *others))
     for line in (first, late, *silent, *others):
         line.close()
@@ -259,7 +250,7 @@ def test_an_answer_that_lies_gives_no_page(engine, lie):
         line.close()
 
     ours, theirs = socket.socketpair()
-    thread = answered(Line(theirs), speak)
+    thread = answered(PageLine(theirs), speak)
     peer = engine.transfer.attach(ours)
     wanted = engine.wanted(prompt(4 * BLOCK + 1))
     settled = engine.pull(peer, wanted)

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from firelane.kv.transfer import KVPeerError, PlainCopier, nixl
-from firelane.kv.transfer.messages import ConnectionLostError, NixlMemory
-from firelane.kv.transfer.page_copy import LateError
+from firelane.errors import PeerLostError
+from firelane.kv.transfer import PlainCopier, nixl
+from firelane.kv.transfer.messages import NixlMemory
 from firelane.nixl import agent, messages
 from firelane.nixl.messages import AgentError, Attach, Busy, Done, Failed, Open, Read
 from tests.kv.thread_agents import CopyingLibrary, ThreadAgents
@@ -100,7 +100,7 @@ def test_metadata_that_is_none_is_refused_and_pages_travel_over_tcp(engines, cap
 def test_other_memories_than_those_of_the_layout_are_refused(engines, addresses):
     there, here = engines(ThreadAgents()), engines(ThreadAgents())
     there.transfer._side.nixl.agent().memory = NixlMemory(b"", addresses)
-    with pytest.raises(KVPeerError, match="not that of its pages"):
+    with pytest.raises(PeerLostError, match="not that of its pages"):
         attach(TCP, there, here)
 
 
@@ -203,29 +203,29 @@ def session():
 def test_an_answer_may_be_none(session):
     made, theirs = session
     theirs.send(b"\xc1")
-    with pytest.raises(ConnectionLostError, match="the NIXL agent of this engine"):
+    with pytest.raises(PeerLostError, match="the NIXL agent of this engine"):
         made.wait(time.monotonic() + LATER_S)
 
 
 def test_an_answer_may_be_to_something_else(session):
     made, theirs = session
     messages.send(theirs, Busy())
-    with pytest.raises(ConnectionLostError, match="errs"):
+    with pytest.raises(PeerLostError, match="errs"):
         made.wait(time.monotonic() + LATER_S)
 
 
 def test_an_answer_may_be_a_failure(session):
     made, theirs = session
     messages.send(theirs, Failed("it cannot"))
-    with pytest.raises(ConnectionLostError, match="it cannot"):
+    with pytest.raises(PeerLostError, match="it cannot"):
         made.wait(time.monotonic() + LATER_S)
 
 
 def test_an_answer_may_not_come(session):
     made, _ = session
-    with pytest.raises(LateError):
+    with pytest.raises(TimeoutError):
         made.wait(time.monotonic() + 0.01)
-    with pytest.raises(LateError):
+    with pytest.raises(TimeoutError):
         made.attach(NixlMemory(b"", []), time.monotonic() + 0.01)
 
 
@@ -233,7 +233,7 @@ def test_an_agent_may_be_gone(session):
     made, theirs = session
     theirs.close()
     for gone in (lambda: made.ask([(0, 8, [0], 0)]), lambda: made.wait(time.monotonic() + LATER_S)):
-        with pytest.raises(ConnectionLostError, match="has ended"):
+        with pytest.raises(PeerLostError, match="has ended"):
             gone()
 
 

@@ -7,9 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from firelane.kv.transfer import KVPeerError, PlainCopier, outgoing
+from firelane.errors import PeerLostError
+from firelane.kv.transfer import PlainCopier, outgoing
 from firelane.kv.transfer.handshake import Side, join
-from firelane.kv.transfer.messages import Find, Found, Line
+from firelane.kv.transfer.messages import Find, Found, PageLine
 from firelane.kv.transfer.outgoing import most_staged
 from tests.kv.shared_pages import page_memory
 from tests.kv.transfer_engines import PAGE_BYTES, Engine, assert_same, attach, connection, pair, prompt
@@ -99,7 +100,7 @@ def test_no_more_pages_are_answered_than_there_is_room_for():
         expected = there.fill(prompt(40))
         sock, mine = connection(COPIED)
         there.transfer.export(sock)
-        line = Line(mine)
+        line = PageLine(mine)
         line.deadline_s = time.monotonic() + 20
         join(line, Side("asks", asks.pool, b""), maps=False)
         names = [page.name for page in asks.wanted(prompt(41))]
@@ -118,6 +119,6 @@ def test_no_more_pages_are_answered_than_there_is_room_for():
 def test_other_ranks_are_refused_by_name():
     with (
         pair(COPIED, reader={"layout_id": "x of 2 ranks"}, layout_id="y of 4 ranks") as (there, here),
-        pytest.raises(KVPeerError, match=r"x of 2 ranks .* is not y of 4 ranks .* the same number of ranks"),
+        pytest.raises(PeerLostError, match=r"x of 2 ranks .* is not y of 4 ranks .* number of ranks"),
     ):
         attach(COPIED, there, here)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from firelane.contract import HostPages
+from firelane.errors import PeerLostError
 from firelane.kv import WantedPage
-from firelane.kv.transfer import KVPeerError, PlainCopier, page_copier, reader
+from firelane.kv.transfer import PlainCopier, page_copier, reader
 from firelane.kv.transfer.checksum import checksum
 from tests.kv.transfer_engines import (
     PAGE_BYTES,
@@ -171,7 +172,7 @@ def test_another_life_is_another_peer(transport):
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(transport, reader, reason):
-    with pair(transport, reader=reader) as (there, here), pytest.raises(KVPeerError, match=reason):
+    with pair(transport, reader=reader) as (there, here), pytest.raises(PeerLostError, match=reason):
         attach(transport, there, here)
 
 
@@ -240,7 +241,7 @@ def test_a_model_with_states_has_no_pages_of_one_without(transport):
     facts = {"has_states": True}
     with (
         pair(transport, reader=facts) as (there, here),
-        pytest.raises(KVPeerError, match=r"laid out differently: layout\+states \(9000 B, 20032 B\)"),
+        pytest.raises(PeerLostError, match=r"laid out differently: layout\+states \(9000 B, 20032 B\)"),
     ):
         attach(transport, there, here)
 

@@ -9,11 +9,10 @@ from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.native import page_copier
 from firelane.kv.transfer.page_copy import PageCopier, PlainCopier
 from firelane.kv.transfer.peers import PeerTransfer
-from firelane.kv.transfer.seam import KVPeerError, KVTransfer, Outcome, Settled
+from firelane.kv.transfer.seam import KVTransfer, Outcome, Settled
 
 __all__ = [
     "ExportedPool",
-    "KVPeerError",
     "KVTransfer",
     "Outcome",
     "PageCopier",

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from firelane.kv.transfer.messages import ConnectionLostError
+from firelane.errors import PeerLostError
 
 RECORD_BYTES = 256 << 10
 """Of the text of one record, at most."""
@@ -38,11 +38,11 @@ class Exchange:
 
     def records(self, side: str, key: bytes, theirs: bytes, nonces: bytes) -> CipherRecords:
         """side: "source" or "reader", this end's. key: of the cluster. theirs: the other end's share. nonces:
-        the source's, then the reader's. Raises ConnectionLostError."""
+        the source's, then the reader's. Raises PeerLostError."""
         try:
             agreed = self._private.exchange(X25519PublicKey.from_public_bytes(theirs))
         except ValueError as error:
-            raise ConnectionLostError("its share of the cipher's key is none") from error
+            raise PeerLostError("its share of the cipher's key is none") from error
         other = {"source": "reader", "reader": "source"}[side]
         own, others = (_secret(key + agreed, nonces, sender) for sender in (side, other))
         return CipherRecords(Keys(own, ROTATION_BYTES), Keys(others, ROTATION_BYTES))
@@ -70,7 +70,7 @@ class Keys:
 
 
 class CipherRecords:
-    """See messages.Records. Used by one thread."""
+    """See Records of link.line. Used by one thread."""
 
     def __init__(self, own: Keys, others: Keys) -> None:
         self._own, self._others = own, others
@@ -106,7 +106,7 @@ class CipherRecords:
         receive_into(memoryview(head))
         nbytes = int.from_bytes(head, "little")
         if not 0 < nbytes <= RECORD_BYTES:
-            raise ConnectionLostError(f"a record of {nbytes} bytes: it was altered on its way")
+            raise PeerLostError(f"a record of {nbytes} bytes: it was altered on its way")
         came = memoryview(self._came)[: nbytes + TAG_BYTES]
         receive_into(came)
         fits = nbytes <= len(view)
@@ -115,7 +115,7 @@ class CipherRecords:
         try:
             cipher.decrypt_into(nonce, came, bytes(head), text)
         except InvalidTag as error:
-            raise ConnectionLostError("a record was altered, replayed or left out on its way") from error
+            raise PeerLostError("a record was altered, replayed or left out on its way") from error
         self._left = text[:0] if fits else text
         return nbytes if fits else 0
 

@@ -1,32 +1,21 @@
-"""The first messages of a connection: both sides prove that they have the key, to a nonce of the other one,
-and pages are compared before any is offered. Where one end asks for a cipher, both agree on its keys."""
+"""The greeting of two engines: both sides prove that they have the key, and pages are compared before any is
+offered. Where one end asks for a cipher, both agree on its keys."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hmac
 import os
-import secrets
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
+from firelane.errors import PeerLostError
 from firelane.kv.transfer.exported import SEALS, TAG_BYTES, ExportedPool
-from firelane.kv.transfer.messages import (
-    NONCE_BYTES,
-    VERSION,
-    ConnectionLostError,
-    Hello,
-    Join,
-    Joined,
-    Line,
-    NixlMemory,
-    Refused,
-    proof,
-)
+from firelane.kv.transfer.messages import PROTOCOL, Join, Joined, NixlMemory
 from firelane.kv.transfer.nixl import NixlAgent, NixlTransport
+from firelane.link.greeting import Challenge, facts_of
+from firelane.link.line import Line, close_all
+from firelane.link.proof import Secret, accept, admit, answer, greet, refuse
 
 if TYPE_CHECKING:
     from firelane.kv.transfer.cipher import Exchange
@@ -45,21 +34,23 @@ class Side(NamedTuple):
     nixl: NixlTransport | None = None
     ciphers: bool = False
 
+    @property
+    def secret(self) -> Secret:
+        return Secret(self.key, PROTOCOL)
+
     def agent(self) -> NixlAgent | None:
         return None if self.nixl is None else self.nixl.agent()
 
 
 def welcome(line: Line, side: Side) -> NixlAgent | None:
-    """The source's part; returns the agent that the reader has pages from, if it does. Raises
-    ConnectionLostError, LateError."""
-    ours = secrets.token_bytes(NONCE_BYTES)
-    line.send(Hello(VERSION, ours, side.ciphers))
-    join: Join = line.receive(Join)
+    """The source's part; returns the agent that the reader has pages from, if it does. Raises PeerLostError,
+    TimeoutError."""
+    guest = admit(line, side.secret, side.ciphers)
+    join = facts_of(guest.hello, Join)
     try:
-        exchange = _admitted(join, side, ours)
-    except ConnectionLostError as error:
-        line.send(Refused(str(error)))
-        raise
+        exchange = _admitted(join, side)
+    except PeerLostError as error:
+        raise refuse(line, str(error)) from error
     pool, maps = side.pool, bool(join.maps and line.carries_descriptors and side.pool.fds)
     agent = side.agent() if join.nixl and not maps else None
     joined = Joined(
@@ -67,47 +58,37 @@ def welcome(line: Line, side: Side) -> NixlAgent | None:
         counts=pool.counts,
         maps=maps,
         nixl=None if agent is None else agent.memory,
-        proof=b"",
         share=b"" if exchange is None else exchange.share,
     )
-    said = proof(side.key, "source", ours, join.nonce, *_source_facts(joined))
-    line.send(msgspec.structs.replace(joined, proof=said), pool.fds if maps else ())
+    accept(line, side.secret, guest, joined, tuple(pool.fds) if maps else ())
     if exchange is not None:
-        line.encrypt(exchange.records("source", side.key, join.share, ours + join.nonce))
+        line.encrypt(exchange.records("source", side.key, join.share, guest.nonces))
     return agent
 
 
 def join(line: Line, side: Side, *, maps: bool, nixl: bool = False) -> tuple[Joined, list[int]]:
     """The reader's part; returns what the source has said, and its descriptors as in ExportedPool.fds, which
-    the caller closes. maps, nixl: as in Join. Raises ConnectionLostError, LateError."""
-    hello: Hello = line.receive(Hello)
-    if hello.version != VERSION:
-        raise ConnectionLostError(
-            f"it speaks version {hello.version} of page transfer, this engine {VERSION}: install the same "
-            "version of Firelane for both"
-        )
-    ours, pool = secrets.token_bytes(NONCE_BYTES), side.pool
-    exchange = _exchange() if hello.ciphers or side.ciphers else None
+    the caller closes. maps, nixl: as in Join. Raises PeerLostError, TimeoutError."""
+    challenge, pool = line.receive(Challenge), side.pool
+    exchange = _exchange() if side.ciphers or facts_of(challenge, bool) else None
     said = Join(
-        nonce=ours,
         engine_id=side.engine_id,
         identity=pool.identity,
         layout_id=pool.layout_id,
         sizes=pool.sizes,
         maps=maps and line.carries_descriptors,
         nixl=nixl,
-        proof=b"",
         share=b"" if exchange is None else exchange.share,
     )
-    proven = proof(side.key, "reader", hello.nonce, ours, *_reader_facts(said))
-    line.send(msgspec.structs.replace(said, proof=proven))
-    joined, fds = line.receive(Joined, most_fds=MOST_FDS)
+    nonces = greet(line, side.secret, challenge, said)
+    found, fds = answer(line, side.secret, nonces, MOST_FDS)
     try:
-        _check_source(joined, fds, side, proof_of=(hello.nonce, ours))
+        joined = facts_of(found, Joined)
+        _check_source(joined, fds, side)
         if exchange is not None:
-            line.encrypt(exchange.records("reader", side.key, joined.share, hello.nonce + ours))
-    except ConnectionLostError:
-        _close(fds)
+            line.encrypt(exchange.records("reader", side.key, joined.share, nonces))
+    except PeerLostError:
+        close_all(fds)
         raise
     return joined, fds
 
@@ -119,43 +100,28 @@ def load_cipher() -> None:
 
 
 def _exchange() -> Exchange:
-    """Raises ConnectionLostError where there is no cipher."""
+    """Raises PeerLostError where there is no cipher."""
     try:
         from firelane.kv.transfer.cipher import Exchange
     except ImportError as error:
-        raise ConnectionLostError(
+        raise PeerLostError(
             "pages travel under a cipher, for which one end has no package: pip install "
             "'firelane[encryption]' there"
         ) from error
     return Exchange()
 
 
-def _reader_facts(join: Join) -> tuple[bytes, ...]:
-    texts = join.engine_id, join.identity, join.layout_id, str(join.sizes)
-    return *(text.encode() for text in texts), join.share
-
-
-def _source_facts(joined: Joined) -> tuple[bytes, ...]:
-    facts = (joined.engine_id.encode(), str(joined.counts).encode(), str(joined.maps).encode(), joined.share)
-    nixl = joined.nixl
-    return facts if nixl is None else (*facts, nixl.metadata, str(nixl.addresses).encode())
-
-
-def _admitted(join: Join, side: Side, nonce: bytes) -> Exchange | None:
-    """This end's part of the cipher that the reader asks for. Raises ConnectionLostError where it gets no
-    pages."""
-    reason = _refusal(join, side, nonce)
+def _admitted(join: Join, side: Side) -> Exchange | None:
+    """This end's part of the cipher that the reader asks for. Raises PeerLostError where it gets no pages."""
+    reason = _refusal(join, side)
     if reason:
-        raise ConnectionLostError(reason)
+        raise PeerLostError(reason)
     return _exchange() if join.share else None
 
 
-def _refusal(join: Join, side: Side, nonce: bytes) -> str:
+def _refusal(join: Join, side: Side) -> str:
     """The reason why the reader gets no pages; "" where it does."""
     pool = side.pool
-    said = proof(side.key, "reader", nonce, join.nonce, *_reader_facts(join))
-    if not hmac.compare_digest(join.proof, said):
-        return "the keys of the cluster differ: give all engines the same one"
     if side.ciphers and not join.share:
         return "pages travel under a cipher alone: the reader has to agree on its key"
     if join.identity != pool.identity:
@@ -173,20 +139,17 @@ def _bytes(sizes: list[int]) -> str:
     return ", ".join(f"{size} B" for size in sizes)
 
 
-def _check_source(joined: Joined, fds: list[int], side: Side, proof_of: tuple[bytes, bytes]) -> None:
-    facts = _source_facts(joined)
-    if not hmac.compare_digest(joined.proof, proof(side.key, "source", *proof_of, *facts)):
-        raise ConnectionLostError("the keys of the cluster differ: give all engines the same one")
+def _check_source(joined: Joined, fds: list[int], side: Side) -> None:
     if len(joined.counts) != len(side.pool.sizes):
-        raise ConnectionLostError("it says that it has other kinds of pages than its layout")
+        raise PeerLostError("it says that it has other kinds of pages than its layout")
     if joined.nixl is not None and not _is_memory_of(joined.nixl, len(joined.counts)):
-        raise ConnectionLostError("its memory for NIXL is not that of its pages")
+        raise PeerLostError("its memory for NIXL is not that of its pages")
     if not joined.maps:
         return
     each = zip(joined.counts, side.pool.sizes, strict=True)
     sizes = [nbytes for count, size in each for nbytes in (count * size, count * TAG_BYTES)]
     if len(fds) != len(sizes) or not all(map(_can_be_mapped, fds, sizes)):
-        raise ConnectionLostError("its memory is smaller than it says, or could be cut short")
+        raise PeerLostError("its memory is smaller than it says, or could be cut short")
 
 
 def _is_memory_of(nixl: NixlMemory, kinds: int) -> bool:
@@ -201,8 +164,3 @@ def _can_be_mapped(fd: int, nbytes: int) -> bool:
     except OSError:
         return False
     return seals & SEALS == SEALS and os.fstat(fd).st_size >= nbytes
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)

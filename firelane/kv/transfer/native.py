@@ -16,15 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.errors import CacheError, CompilerError
-from firelane.kv.transfer.page_copy import (
-    HungUpError,
-    LateError,
-    Numbers,
-    PageCopier,
-    PlainCopier,
-    Sums,
-)
+from firelane.errors import CacheError, CompilerError, PeerLostError
+from firelane.kv.transfer.page_copy import Numbers, PageCopier, PlainCopier, Sums
 from firelane.native import machine, toolchain
 from firelane.native.target import find_target
 
@@ -134,9 +127,9 @@ def _check(pages: NDArray[np.uint8], numbers: Numbers) -> None:
 
 def _raise_for(result: int) -> None:
     if result == LATE:
-        raise LateError
+        raise TimeoutError
     if result == HUNG_UP:
-        raise HungUpError
+        raise PeerLostError("it has closed the connection")
     if result:
         raise OSError(result, os.strerror(result))
 

@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.errors import PeerLostError
 from firelane.kv.transfer.exported import TAG_BYTES, ExportedPool
-from firelane.kv.transfer.messages import ConnectionLostError, NixlMemory
-from firelane.kv.transfer.page_copy import LateError
+from firelane.kv.transfer.messages import NixlMemory
 from firelane.nixl import messages
 from firelane.nixl.messages import AgentError, Attach, Busy, Done, Items, Open, Ping, Read, Register
 from firelane.nixl.processes import AgentProcesses
@@ -50,31 +50,31 @@ class NixlSession:
         self._sock, self._staging, self.tags_at = sock, staging, tags_at
 
     def attach(self, memory: NixlMemory, deadline_s: float) -> None:
-        """Raises AgentError, LateError."""
+        """Raises AgentError, TimeoutError."""
         try:
             self._send(Attach(memory.metadata, memory.addresses))
             self.wait(deadline_s)
-        except ConnectionLostError as error:
+        except PeerLostError as error:
             raise AgentError(str(error)) from error
 
     def ask(self, steps: list[Items]) -> None:
-        """Have this read. Raises ConnectionLostError."""
+        """Have this read. Raises PeerLostError."""
         self._send(Read(steps))
 
     def wait(self, deadline_s: float) -> None:
-        """Until the first of what was asked for is there. Raises ConnectionLostError, LateError."""
+        """Until the first of what was asked for is there. Raises PeerLostError, TimeoutError."""
         self._sock.settimeout(max(deadline_s - time.monotonic(), 1e-6))
         answer: Any = None
         try:
             answer = messages.receive(self._sock)
-        except TimeoutError as error:
-            raise LateError from error
+        except TimeoutError:
+            raise
         except (OSError, msgspec.DecodeError) as error:
-            raise ConnectionLostError(f"the NIXL agent of this engine: {error}") from error
+            raise PeerLostError(f"the NIXL agent of this engine: {error}") from error
         if answer is None:
-            raise ConnectionLostError("the NIXL agent of this engine has ended")
+            raise PeerLostError("the NIXL agent of this engine has ended")
         if not isinstance(answer[0], Done):
-            raise ConnectionLostError(getattr(answer[0], "reason", "the NIXL agent of this engine errs"))
+            raise PeerLostError(getattr(answer[0], "reason", "the NIXL agent of this engine errs"))
 
     def staged(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         return self._staging[offset : offset + nbytes]
@@ -92,7 +92,7 @@ class NixlSession:
         try:
             messages.send(self._sock, message)
         except OSError as error:
-            raise ConnectionLostError("the NIXL agent of this engine has ended") from error
+            raise PeerLostError("the NIXL agent of this engine has ended") from error
 
 
 class NixlAgent:
@@ -131,7 +131,7 @@ class NixlAgent:
             for _ in range(SESSIONS):
                 made.append(self._session())
                 made[-1].attach(peer, deadline_s)
-        except (AgentError, LateError) as error:
+        except (AgentError, TimeoutError) as error:
             for one in made:
                 one.close()
             if isinstance(error, AgentError):

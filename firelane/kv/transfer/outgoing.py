@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import PageMemory
 from firelane.kv.transfer.exported import ExportedMemory
-from firelane.kv.transfer.messages import Line
+from firelane.kv.transfer.messages import PageLine
 from firelane.kv.transfer.page_copy import PageCopier
 
 BATCH = 32
@@ -39,8 +39,8 @@ class Outgoing(Protocol):
         """Checksum of each page, 0 where there is none. None where no page can be had now."""
         ...
 
-    def send(self, line: Line, copier: PageCopier) -> None:
-        """The pages that were prepared last, in their order. Raises as Line.send_pages()."""
+    def send(self, line: PageLine, copier: PageCopier) -> None:
+        """The pages that were prepared last, in their order. Raises as PageLine.send_pages()."""
         ...
 
 
@@ -59,7 +59,7 @@ class PagesInPlace:
         checksum, pages = self._exported.checksum, self._pages
         return [checksum(page, tag, pages[page], copier) if page >= 0 else 0 for page, tag in places]
 
-    def send(self, line: Line, copier: PageCopier) -> None:
+    def send(self, line: PageLine, copier: PageCopier) -> None:
         line.send_pages(copier, self._pages, np.array(self._numbers, np.int64))
 
 
@@ -89,7 +89,7 @@ class StagedPages:
             checksums[index] = self._exported.checksum(*places[index], row, copier)
         return checksums
 
-    def send(self, line: Line, copier: PageCopier) -> None:
+    def send(self, line: PageLine, copier: PageCopier) -> None:
         if self._count:
             line.send_pages(copier, self._staging, np.arange(self._count, dtype=np.int64))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.errors import PeerLostError
 from firelane.kv.transfer.checksum import checksum
 
 Numbers = NDArray[np.int64]
@@ -18,17 +18,9 @@ Sums = NDArray[np.uint64]
 """Checksums, one for each page."""
 
 
-class LateError(Exception):
-    """The deadline is over."""
-
-
-class HungUpError(Exception):
-    """The peer is gone."""
-
-
 class PageCopier(Protocol):
     """Pages are uint8 [num_pages, page_bytes], rows contiguous. Deadlines are of time.monotonic(); after
-    LateError some pages have come and some have not."""
+    TimeoutError some pages have come and some have not."""
 
     def checksum(self, page: NDArray[np.uint8]) -> int: ...
 
@@ -40,13 +32,13 @@ class PageCopier(Protocol):
         places: Numbers,
         deadline_s: float,
     ) -> Sums:
-        """Pages `numbers` of source, written to `places`. Raises LateError."""
+        """Pages `numbers` of source, written to `places`. Raises TimeoutError."""
         ...
 
     def send(
         self, sock: socket.socket, pages: NDArray[np.uint8], numbers: Numbers, deadline_s: float
     ) -> None:
-        """Raises HungUpError, LateError, OSError."""
+        """Raises PeerLostError, TimeoutError, OSError."""
         ...
 
     def receive(
@@ -82,7 +74,7 @@ class PlainCopier:
             left = pages[number].data
             while left:
                 sock.settimeout(_left_s(deadline_s))
-                left = left[_call(lambda view=left: sock.send(view)) :]
+                left = left[sock.send(left) :]
 
     def receive(
         self, sock: socket.socket, pages: NDArray[np.uint8], places: Numbers, deadline_s: float
@@ -91,9 +83,9 @@ class PlainCopier:
             left = pages[place].data
             while left:
                 sock.settimeout(_left_s(deadline_s))
-                count = _call(lambda view=left: sock.recv_into(view))
+                count = sock.recv_into(left)
                 if not count:
-                    raise HungUpError
+                    raise PeerLostError("it has closed the connection")
                 left = left[count:]
         return self._sums(pages, places)
 
@@ -101,15 +93,8 @@ class PlainCopier:
         return np.array([self.checksum(pages[place]) for place in places], np.uint64)
 
 
-def _call(operation: Callable[[], int]) -> int:
-    try:
-        return operation()
-    except TimeoutError as error:
-        raise LateError from error
-
-
 def _left_s(deadline_s: float) -> float:
     left_s = deadline_s - time.monotonic()
     if left_s <= 0:
-        raise LateError
+        raise TimeoutError
     return left_s

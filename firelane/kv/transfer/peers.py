@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
+from firelane.errors import PeerLostError
 from firelane.kv.incoming import WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side
-from firelane.kv.transfer.messages import Line
+from firelane.kv.transfer.messages import PageLine
 from firelane.kv.transfer.nixl import START_S, NixlTransport
 from firelane.kv.transfer.reader import PageReader, Pull
-from firelane.kv.transfer.seam import KVPeerError, Settled
+from firelane.kv.transfer.seam import Settled
 from firelane.kv.transfer.source import PageSource
 from firelane.nixl.processes import AgentProcesses
 
@@ -80,7 +81,7 @@ class PeerTransfer:
         """key: in place of the transfer's. ciphers: as in Side."""
         with self._guard:
             if self._has_room_for_source():
-                source = PageSource(Line(sock), self._with(key, ciphers), self._source_ended)
+                source = PageSource(PageLine(sock), self._with(key, ciphers), self._source_ended)
                 self._sources[source] = None
             else:
                 sock.close()
@@ -91,8 +92,8 @@ class PeerTransfer:
         """key, ciphers: as in `export`. sought: the peer that is expected at the other end."""
         try:
             side = self._with(key, ciphers)
-            reader = PageReader(Line(sock), side, self._settled, self._reader_ended, maps=self._maps)
-        except KVPeerError:
+            reader = PageReader(PageLine(sock), side, self._settled, self._reader_ended, maps=self._maps)
+        except PeerLostError:
             self.give_up(sought)
             raise
         with self._guard:

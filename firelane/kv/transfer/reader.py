@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import PageMemory
+from firelane.errors import PeerLostError
 from firelane.kv.incoming import STATES, WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side, join
-from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, Joined, Line
+from firelane.kv.transfer.messages import TAG_BYTES, Find, Found, Joined, PageLine
 from firelane.kv.transfer.nixl import NixlAgent, NixlSession
 from firelane.kv.transfer.nixl_copy import NixlCopy
 from firelane.kv.transfer.outgoing import BATCH, most_staged
-from firelane.kv.transfer.page_copy import LateError, Numbers, PageCopier, Sums
+from firelane.kv.transfer.page_copy import Numbers, PageCopier, Sums
 from firelane.kv.transfer.populate import populate
-from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
+from firelane.kv.transfer.seam import Outcome, Settled
 from firelane.nixl.messages import AgentError
 
 HANDSHAKE_S = 5.0
@@ -57,11 +58,11 @@ class Copy(Protocol):
 
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
         """Copy these pages of the source to these places here; their checksums, and the tags that they had
-        afterwards. Called once for the pages found of each Find. Raises as Line does."""
+        afterwards. Called once for the pages found of each Find. Raises as PageLine does."""
         ...
 
     def hang_up(self) -> None:
-        """From another thread: a copy that waits raises ConnectionLostError."""
+        """From another thread: a copy that waits raises PeerLostError."""
         ...
 
     def close(self) -> None: ...
@@ -72,7 +73,7 @@ class StreamedCopy:
 
     transport, streams, batch = "tcp", True, BATCH
 
-    def __init__(self, line: Line, copier: PageCopier, pages: NDArray[np.uint8]) -> None:
+    def __init__(self, line: PageLine, copier: PageCopier, pages: NDArray[np.uint8]) -> None:
         self._line, self._copier, self._pages = line, copier, pages
 
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
@@ -96,7 +97,7 @@ class StagedCopy:
 
     transport, streams = "tcp", True
 
-    def __init__(self, line: Line, copier: PageCopier, memory: PageMemory) -> None:
+    def __init__(self, line: PageLine, copier: PageCopier, memory: PageMemory) -> None:
         """memory: of the pages here."""
         self.batch, self._memory = most_staged(memory), memory
         self._staging = memory.buffer(self.batch)
@@ -105,10 +106,10 @@ class StagedCopy:
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
         count = len(numbers)
         if count > self.batch:
-            raise ConnectionLostError("it sends more pages than there is room for")
+            raise PeerLostError("it sends more pages than there is room for")
         sums, tags = self._streamed.take(numbers, np.arange(count, dtype=np.int64), deadline_s)
         if not self._memory.write(places.tolist(), self._staging[:count]):
-            raise ConnectionLostError("pages of this engine cannot be written to")
+            raise PeerLostError("pages of this engine cannot be written to")
         return sums, tags
 
     def hang_up(self) -> None:
@@ -160,14 +161,14 @@ class PageReader:
 
     def __init__(
         self,
-        line: Line,
+        line: PageLine,
         side: Side,
         settled: SimpleQueue[Settled],
         on_end: Callable[[PageReader, str], None],
         *,
         maps: bool = True,
     ) -> None:
-        """Raises KVPeerError."""
+        """Raises PeerLostError."""
         self._line, self._settled, self._on_end = line, settled, on_end
         maps = maps and side.pool.lies_in_arrays
         try:
@@ -176,9 +177,9 @@ class PageReader:
             joined, fds = join(line, side, maps=maps, nixl=agent is not None)
             self.peer = joined.engine_id
             self._parts = _parts(line, side.pool, joined, fds, agent)
-        except (ConnectionLostError, LateError, OSError) as error:
+        except (PeerLostError, OSError) as error:
             line.close()
-            raise KVPeerError(f"no pages from this peer: {error or 'it does not answer'}") from error
+            raise PeerLostError(f"no pages from this peer: {str(error) or 'it does not answer'}") from error
         self._pulls: SimpleQueue[Pull | None] = SimpleQueue()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="page-reader", daemon=True)
@@ -228,9 +229,9 @@ class PageReader:
             state = self._fetch_state(pull)
             self._fetch(pull, arrived)
             outcome = "ok" if all(arrived) else "stale"
-        except LateError:
+        except TimeoutError:
             outcome, reason = "late", "it was too slow"
-        except ConnectionLostError as error:
+        except PeerLostError as error:
             outcome, reason = "lost", str(error)
         nbytes = sum(arrived) * self._parts[0].page_bytes
         nbytes += self._parts[1].page_bytes if state >= 0 else 0
@@ -244,7 +245,7 @@ class PageReader:
             names = pull.state.names[start : start + STATES_BATCH]
             wanted = [(STATES, name) for name in names]
             self._line.send(Find(wanted, only_first=True, streams=self._parts[1].copy.streams))
-            found: Found = self._line.receive(Found)
+            found = self._line.receive(Found)
             arrived = self._take(found, self._parts[1], [pull.state.place] * len(names), pull.deadline_s)
             if max(found.pages) >= 0:
                 return start + arrived.index(True) if any(arrived) else -1
@@ -270,9 +271,9 @@ class PageReader:
         """Copy what was found to these places; for each, whether it is there now."""
         arrived = [False] * len(mine)
         if not len(found.pages) == len(found.tags) == len(found.checksums) == len(mine):
-            raise ConnectionLostError("its answer is not to what was asked")
+            raise PeerLostError("its answer is not to what was asked")
         if max(found.pages, default=-1) >= part.num_pages:
-            raise ConnectionLostError(f"it has no page {max(found.pages)}")
+            raise PeerLostError(f"it has no page {max(found.pages)}")
         there = [index for index, page in enumerate(found.pages) if page >= 0]
         if not there:
             return arrived
@@ -284,7 +285,7 @@ class PageReader:
 
 
 def _parts(
-    line: Line, pool: ExportedPool, joined: Joined, fds: list[int], agent: NixlAgent | None
+    line: PageLine, pool: ExportedPool, joined: Joined, fds: list[int], agent: NixlAgent | None
 ) -> list[Part]:
     """Takes over the descriptors. Raises OSError."""
     parts: list[Part] = []

@@ -6,16 +6,11 @@ import socket
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from firelane.errors import FirelaneError
 from firelane.kv.incoming import WantedPage, WantedState
 
 Outcome = Literal["ok", "stale", "lost", "late"]
 """ok: all pages came. stale: some were not there any more, or changed while they were copied. lost: the peer
 is gone. late: the time was over."""
-
-
-class KVPeerError(FirelaneError):
-    """A peer whose pages cannot be used, and why."""
 
 
 class Settled(NamedTuple):
@@ -43,7 +38,7 @@ class KVTransfer(Protocol):
         ...
 
     def attach(self, sock: socket.socket) -> str:
-        """Have pages of the peer at the other end, by its engine_id, which is returned. Raises KVPeerError
+        """Have pages of the peer at the other end, by its engine_id, which is returned. Raises PeerLostError
         where they cannot be used."""
         ...
 

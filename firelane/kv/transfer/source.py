@@ -8,17 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from firelane.errors import PeerLostError
 from firelane.kv.transfer.exported import ExportedMemory
 from firelane.kv.transfer.handshake import Side, welcome
-from firelane.kv.transfer.messages import (
-    ConnectionLostError,
-    Find,
-    Found,
-    Line,
-)
+from firelane.kv.transfer.messages import Find, Found, PageLine
 from firelane.kv.transfer.nixl import NixlAgent
 from firelane.kv.transfer.outgoing import Outgoing, Place, outgoing
-from firelane.kv.transfer.page_copy import LateError
 
 HANDSHAKE_S = 5.0
 NOWHERE: Place = (-1, 0)
@@ -30,7 +25,7 @@ class PageSource:
     """The thread that answers one reader, until that hangs up. on_end: called there, with the reason.
     is_proven: the reader has proven that it has the key."""
 
-    def __init__(self, line: Line, side: Side, on_end: Callable[[PageSource, str], None]) -> None:
+    def __init__(self, line: PageLine, side: Side, on_end: Callable[[PageSource, str], None]) -> None:
         self._line, self._side, self._on_end = line, side, on_end
         self._agent: NixlAgent | None = None
         self._on_their_way: dict[ExportedMemory, Outgoing] = {}
@@ -54,12 +49,12 @@ class PageSource:
             self.is_proven = True
             while True:
                 self._line.deadline_s = None
-                find: Find = self._line.receive(Find)
+                find = self._line.receive(Find)
                 self._line.deadline_s = time.monotonic() + SEND_S
                 self._answer(find)
-        except ConnectionLostError as error:
+        except PeerLostError as error:
             reason = str(error)
-        except LateError:
+        except TimeoutError:
             reason = "it takes nothing"
         finally:
             self._line.close()
