@@ -1,6 +1,7 @@
 """Show what a model is, and how it draws tokens where a request does not say.
 
-A model of this machine, or one that the server at --url has. Nothing of its weights is read.
+A model of this machine, or one that the server at --url has. No more of its weights is read than their names
+and shapes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from firelane.cli import node_client, options
+from firelane.errors import ModelError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from firelane.env import Environment
+    from firelane.program.program import Program
     from firelane.text.model_files import ModelFiles
 
 LABEL_WIDTH = 10
@@ -47,8 +52,22 @@ def _local(model: str | None, environment: Environment) -> Iterator[tuple[str, s
         f"{served_name(model)}: {program.name}, {count_text(parameters(program))} parameters",
     )
     yield "context", f"{program.max_model_len:,} tokens"
-    yield "template", "none: for completions alone" if files.template is None else "for chats"
+    if _writes(program, directory):
+        yield "template", "none: for completions alone" if files.template is None else "for chats"
+    else:
+        yield "can", "embed alone: its checkpoint has no head"
     yield from _sampling(files)
+
+
+def _writes(program: Program, directory: Path) -> bool:
+    """Whether it generates text; assumed where the weights are not there, or damaged."""
+    from firelane.weights.checkpoint import Checkpoint
+    from firelane.weights.head import with_stored_head
+
+    try:
+        return with_stored_head(program, Checkpoint.open(directory)).can_generate
+    except ModelError:
+        return True
 
 
 def _sampling(files: ModelFiles) -> Iterator[tuple[str, str]]:

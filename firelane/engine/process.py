@@ -332,6 +332,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         kv_medium="GPU" if takes_gpu(config.backend) else "CPU",
         scheduling_policy=config.scheduling_policy,
         pages_address=config.kv_transfer_address if engine_id else "",
+        can_generate=executor.can_generate,
     )
 
 

@@ -194,7 +194,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     activation_dtype: of products with integer codes. role: as in EngineConfig. engine_id: by which others
     know this process where they have pages from it; "" where pages do not travel. kv_medium: CPU or GPU,
     whose memory the KV cache is in. scheduling_policy: as in EngineConfig. pages_address: where it gives
-    pages to engines of other servers and hosts, as host:port; "" where it does not."""
+    pages to engines of other servers and hosts, as host:port; "" where it does not. can_generate: whether
+    the model has a head; without one it serves embeddings alone."""
 
     protocol: int
     pid: int
@@ -220,6 +221,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     kv_medium: str = "CPU"
     scheduling_policy: str = "fair"
     pages_address: str = ""
+    can_generate: bool = True
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

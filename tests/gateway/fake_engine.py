@@ -106,6 +106,7 @@ class FakeEngine:
             "load_s": 0.1,
             "embedding_width": self.embedding_width,
             "quantization": "awq",
+            "can_generate": self.can_generate,
         }
         return Ready(**{**values, **changes})
 

@@ -57,11 +57,11 @@ def test_an_engine_that_knows_of_no_address_for_pages_has_none():
         ("pid", "vocab_size", "max_model_len", "max_num_seqs", "block_size", "num_blocks"), 1
     )
     more = {"weights_bytes": 1, "kv_bytes": 1, "load_s": 0.5, "role": "prefill"}
-    ready = Ready(protocol=9, model="m", **sizes, **more, pages_address="10.0.0.1:5600")
+    ready = Ready(protocol=9, model="m", **sizes, **more, can_generate=False)
     fields = msgspec.msgpack.decode(encode(ready)[LENGTH_BYTES:])
     body = msgspec.msgpack.encode(fields[:-1])
     frames = FrameReader(FromEngine).feed(encode(ready) + len(body).to_bytes(LENGTH_BYTES, "little") + body)
-    assert frames == [ready, msgspec.structs.replace(ready, pages_address="")]
+    assert frames == [ready, msgspec.structs.replace(ready, can_generate=True)]
 
 
 @given(

@@ -117,7 +117,7 @@ class OllamaModelList:
             template="" if template is None else template.source,
             details=_details(model),
             model_info=_info(model),
-            capabilities=["completion", *model.assistant.abilities, "embedding"],
+            capabilities=_capabilities(model),
             modified_at=self._started,
         )
         self._replies.json(exchange, answer)
@@ -142,6 +142,13 @@ def digest(model: ServedModel) -> str:
 def _details(model: ServedModel) -> OllamaDetails:
     family = "" if model.text is None else model.prompts.files.model_type
     return OllamaDetails(family=family, families=[family] if family else [])
+
+
+def _capabilities(model: ServedModel) -> list[str]:
+    """A model without a head embeds, and writes nothing; until an engine is ready one is assumed."""
+    ready = model.engines.ready
+    writes = ready is None or ready.can_generate
+    return [*(("completion", *model.assistant.abilities) if writes else ()), "embedding"]
 
 
 def _parameters(model: ServedModel) -> str:

@@ -68,6 +68,13 @@ def test_capabilities(taught):
     assert shown["capabilities"] == ["completion", "tools", "thinking", "embedding"]
 
 
+def test_a_model_without_a_head_embeds_and_writes_nothing(taught):
+    taught.engine.can_generate = False
+    taught.call(taught.restart())
+    shown = told(taught.http.post("/api/show", json={"model": "toy"}))
+    assert shown["capabilities"] == ["embedding"]
+
+
 def test_files_of_models_that_stay_are_here(service):
     assert told(post(service, "/api/pull", stream=False)) == {"status": "success"}
     streamed = post(service, "/api/pull", insecure=True, model="toy:latest")
