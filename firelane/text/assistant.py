@@ -180,10 +180,18 @@ class Assistant:
         messages, told = self.chat_format.history(conversation.messages, tools)
         marker = secrets.token_hex(16) if conversation.continue_final else ""
         if marker:
-            messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
-        asked = encoded(messages, variables | told)
+            messages = [*messages[:-1], _ending(messages[-1], marker)]
+        asked = encoded(messages, variables | told if tools else told | variables)
         ignored += (*conversation.hints, *schema_notes(request), *not_held(_schemas_held(conversation.use)))
         return _Source(replace(conversation, messages=[]), grammar, template, asked, marker, ignored)
+
+
+def _ending(message: dict[str, Any], marker: str) -> dict[str, Any]:
+    """The message with a marker behind its text."""
+    content: str | list[dict[str, Any]] = message["content"]
+    if isinstance(content, str):
+        return message | {"content": content + marker}
+    return message | {"content": [*content[:-1], content[-1] | {"text": content[-1]["text"] + marker}]}
 
 
 def _variables(

@@ -10,7 +10,7 @@ from typing import Any
 from firelane.text.history import AS_SENT, HistoryShape, arranged, joined
 from firelane.text.reasoning import ReasoningMarks
 from firelane.text.telling import Telling
-from firelane.text.template_probe import Messages
+from firelane.text.template_probe import Messages, in_parts
 from firelane.text.tools.family import Family
 
 UNKNOWN = "unknown"
@@ -56,7 +56,8 @@ class ChatFormat:
         shaper = self.reader or self.family
         messages = arranged(messages, self.shape)
         told, variables = self.telling.told(shaper.history(messages) if shaper else messages, tools)
-        return joined(told, self.shape), variables
+        told = joined(told, self.shape)
+        return (in_parts(told) if self.telling.facts.parts else told), variables
 
     @property
     def line(self) -> str:

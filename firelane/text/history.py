@@ -30,7 +30,8 @@ class HistoryShape:
     content_apart: text beside calls is a message of its own. filled: an empty one of the user stands between
     the two. results_end: no user may speak after a result: what one says is put behind the result's text.
     named: results have to name their function. short_ids: ids of calls have to be nine letters or digits.
-    thought: the field of a message that its reasoning is shown from.
+    named_ids: ids of calls have to name their function. thought: the field of a message that its reasoning is
+    shown from.
     """
 
     leads: bool = True
@@ -43,6 +44,7 @@ class HistoryShape:
     results_end: bool = False
     named: bool = False
     short_ids: bool = False
+    named_ids: bool = False
     thought: str = THOUGHT
 
 
@@ -58,6 +60,8 @@ def arranged(messages: Messages, shape: HistoryShape) -> Messages:
         messages = _named(messages)
     if shape.short_ids:
         messages = [_with_short_ids(message) for message in messages]
+    if shape.named_ids:
+        messages = _with_named_ids(messages)
     if shape.one_call:
         messages = one_call_each(messages)
     if shape.content_apart:
@@ -146,6 +150,31 @@ def _named(messages: Messages) -> Messages:
             message = message | {"name": names.get(message.get("tool_call_id"), "")}
         made.append(message)
     return made
+
+
+def _with_named_ids(messages: Messages) -> Messages:
+    """With the name of the function in the id of each call, `functions.NAME:NUMBER`, and of its result."""
+    ids: dict[Any, str] = {}
+    made: Messages = []
+    count = 0
+    for message in messages:
+        calls: list[Message] = []
+        for call in message.get("tool_calls") or ():
+            ids[call["id"]] = _naming(call["id"], call["function"]["name"], count)
+            calls.append(call | {"id": ids[call["id"]]})
+            count += 1
+        more: Message = {"tool_calls": calls} if calls else {}
+        if message.get("tool_call_id") in ids:
+            more = {"tool_call_id": ids[message["tool_call_id"]]}
+        made.append(message | more)
+    return made
+
+
+def _naming(call_id: str, name: str, number: int) -> str:
+    before, _, end = call_id.rpartition(":")
+    return (
+        call_id if before in (name, f"functions.{name}") and end.isdecimal() else f"functions.{name}:{number}"
+    )
 
 
 def _with_short_ids(message: Message) -> Message:

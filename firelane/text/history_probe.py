@@ -15,6 +15,8 @@ from firelane.text.template_probe import DEFINITION, KEY, THOUGHT_FIELDS, TOOL
 
 Write = Callable[[Messages, list[Message], HistoryShape], str]
 """The prompt of messages and tools in a shape; "" where the template refuses them."""
+_Talk = tuple[Messages, list[Message]]
+"""Messages, and the tools that go with them."""
 SHORT_IDS = ("abcdefghi", "abcdefghj")
 LONG_IDS = ("call_0123456789abcdef", "call_fedcba9876543210")
 _MARK = re.compile(r"mark[a-z]+")
@@ -32,6 +34,7 @@ _CHANGES = {
     "results_end": "what a user says after results stands behind the last one",
     "named": "results name their function",
     "short_ids": "ids of calls are nine letters or digits",
+    "named_ids": "ids of calls name their function",
     "thought": "reasoning has a field of another name",
 }
 
@@ -52,21 +55,25 @@ def find_shape(write: Write) -> HistoryShape:
         for leads in (True, False)
         for alternates in (False, True)
     ]
-    shape = _best(write, shapes, [[_system("marklead"), _user("markasked")], *_neighbours()])
+    shape = _best(write, shapes, _talks([_system("marklead"), _user("markasked")], *_neighbours()))
     late = [
         shape,
         replace(shape, late=False),
         replace(shape, late=False, alternates=True),
     ]
-    shape = _best(write, late, _late_systems(leads=shape.leads))
+    systems = _late_systems(leads=shape.leads)
+    shape = _best(write, late, [*_talks(*systems), *((talk, [DEFINITION]) for talk in systems)])
     talk = _called(SHORT_IDS)
-    shape = _best(write, _for_calls(shape), [talk, [*talk, _assistant("marklast"), _user("markend")]])
+    talks = _talks(talk, [*talk, _assistant("marklast"), _user("markend")])
+    shape = _best(write, _for_calls(shape), talks)
     if shape.leads:
-        ended = [[_system("marklead"), *talk[:-1]], [_system("marklead"), *talk]]
+        ended = _talks([_system("marklead"), *talk[:-1]], [_system("marklead"), *talk])
         shape = _best(write, [shape, replace(shape, asked_last=True)], ended)
-    shape = _best(write, [shape, replace(shape, short_ids=True)], [_called(LONG_IDS)])
+    shape = _best(write, [shape, replace(shape, short_ids=True)], _talks(_called(LONG_IDS)))
+    named = _talks(_called(LONG_IDS, name="markname"))
+    shape = _best(write, [shape, replace(shape, named_ids=True)], named)
     thought = [talk[0], _called(SHORT_IDS)[1] | {THOUGHT: "markthought"}, *talk[2:-1]]
-    return _best(write, [replace(shape, thought=field) for field in THOUGHT_FIELDS], [thought])
+    return _best(write, [replace(shape, thought=field) for field in THOUGHT_FIELDS], _talks(thought))
 
 
 def _for_calls(shape: HistoryShape) -> Iterable[HistoryShape]:
@@ -78,15 +85,15 @@ def _for_calls(shape: HistoryShape) -> Iterable[HistoryShape]:
             yield made
 
 
-def _best(write: Write, shapes: Iterable[HistoryShape], talks: list[Messages]) -> HistoryShape:
+def _best(write: Write, shapes: Iterable[HistoryShape], talks: list[_Talk]) -> HistoryShape:
     """The first shape in which all marks are shown, else the first of those that show most."""
-    marks = [set(_MARK.findall(json.dumps(talk))) for talk in talks]
+    marks = [set(_MARK.findall(json.dumps(talk))) for talk, _ in talks]
     wanted = sum(map(len, marks))
     found: list[tuple[int, HistoryShape]] = []
     for shape in shapes:
         shown = sum(
-            len(some.intersection(_MARK.findall(write(talk, _tools(talk), shape))))
-            for talk, some in zip(talks, marks, strict=True)
+            len(some.intersection(_MARK.findall(write(talk, tools, shape))))
+            for (talk, tools), some in zip(talks, marks, strict=True)
         )
         if shown == wanted:
             return shape
@@ -94,8 +101,11 @@ def _best(write: Write, shapes: Iterable[HistoryShape], talks: list[Messages]) -
     return max(found, key=lambda one: one[0])[1]
 
 
-def _tools(talk: Messages) -> list[Message]:
-    return [DEFINITION] if any(message.get("tool_calls") for message in talk) else []
+def _talks(*talks: Messages) -> list[_Talk]:
+    """With a tool where one is called."""
+    return [
+        (talk, [DEFINITION] if any(message.get("tool_calls") for message in talk) else []) for talk in talks
+    ]
 
 
 def _neighbours() -> list[Messages]:
@@ -111,10 +121,10 @@ def _late_systems(*, leads: bool) -> list[Messages]:
     return [talk, ends, *([[_system("marklead"), *talk]] if leads else [])]
 
 
-def _called(ids: tuple[str, str]) -> Messages:
+def _called(ids: tuple[str, str], name: str = TOOL) -> Messages:
     """A message of two calls with a text, their results, and what the user says then."""
     calls: list[Message] = [
-        {"id": one, "type": "function", "function": {"name": TOOL, "arguments": {KEY: mark}}}
+        {"id": one, "type": "function", "function": {"name": name, "arguments": {KEY: mark}}}
         for one, mark in zip(ids, ("markone", "marktwo"), strict=True)
     ]
     results: Messages = [

@@ -36,12 +36,19 @@ class Telling:
         facts = self.facts
         messages = [self._shown(message) for message in messages]
         if not tools:
-            return messages, {}
+            return messages, self._no_tools
         if facts.tools_variable:
             return messages, {facts.tools_variable: [filled(tool, facts.gaps) for tool in tools]}
         if facts.tools_in_system:
-            return _with_system_tools(messages, tools), {}
-        return self._instructed(messages, tools), {}
+            return _with_system_tools(messages, tools), self._no_tools
+        return self._instructed(messages, tools), self._no_tools
+
+    @property
+    def _no_tools(self) -> dict[str, Any]:
+        """The variables that say that there are no tools: `tools` is None, as transformers has it, unless the
+        template fails on that.
+        """
+        return {"tools": None} if self.facts.takes_none else {}
 
     def _shown(self, message: Message) -> Message:
         if message["role"] == "tool" and not self._takes_results:

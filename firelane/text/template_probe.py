@@ -57,8 +57,9 @@ class TemplateFacts:
     is shown; "" where calls are not shown. takes_objects: the arguments of calls may be objects; else they
     are JSON text. takes_texts: what is no object may be a text, and is shown as it is. blank: the content
     that a message of calls alone has to have. takes_results: results may be messages of role tool.
-    takes_system: there may be a system message. prompts: texts that end where an answer begins. thought: a
-    message with reasoning, as it is shown; "" where reasoning is not shown. hides: a closing mark of
+    takes_system: there may be a system message. takes_none: where no tools are given, the variable `tools` is
+    None. parts: contents have to be lists of parts. prompts: texts that end where an answer begins. thought:
+    a message with reasoning, as it is shown; "" where reasoning is not shown. hides: a closing mark of
     reasoning up to which the content of an earlier answer is not shown, "" where there is none.
     """
 
@@ -73,6 +74,8 @@ class TemplateFacts:
     blank: str | None = ""
     takes_results: bool = False
     takes_system: bool = False
+    takes_none: bool = False
+    parts: bool = False
     prompts: tuple[str, ...] = ()
     thought: str = ""
     hides: str = ""
@@ -102,6 +105,15 @@ class TemplateProbe:
     def __init__(self, render: Render, variables: frozenset[str]) -> None:
         self._render = render
         self._switches = [name for name in SWITCHES if name in variables]
+        self._parts, self._variables = self._way()
+
+    def _way(self) -> tuple[bool, dict[str, Any]]:
+        """The first way in which a question is shown: whether in parts, and the variables beside it."""
+        for parts, variables in itertools.product((False, True), ({"tools": None}, {})):
+            self._parts, self._variables = parts, variables
+            if QUESTION in self.text([_user()]):
+                return parts, variables
+        return False, {}
 
     def facts(self, closings: tuple[str, ...]) -> TemplateFacts:
         """closings: marks that end reasoning, which are looked for."""
@@ -120,6 +132,8 @@ class TemplateProbe:
             takes_texts=bool(calls.text) and CUT in self._called(_IDS[0][:1], CUT, calls.blank, tools),
             blank=calls.blank,
             takes_results=self._takes_results(tools),
+            takes_none=bool(self._variables),
+            parts=self._parts,
             takes_system=ANSWER in self.text([_system(content=ANSWER), _user()]),
             prompts=tuple(self._prompts()),
             thought=self._thought(tools),
@@ -129,7 +143,8 @@ class TemplateProbe:
     def text(self, messages: Messages, **variables: Any) -> str:
         """ "" where the template refuses the messages or fails on them."""
         try:
-            return self._render(messages, {"add_generation_prompt": True, **variables})
+            told = in_parts(messages) if self._parts else messages
+            return self._render(told, {"add_generation_prompt": True, **self._variables, **variables})
         except RequestError:
             return ""
 
@@ -156,7 +171,7 @@ class TemplateProbe:
             for ids in _IDS:
                 text = self._called(ids[:count], arguments, blank, tools)
                 # what Python writes of an object is no JSON: there, text is wanted
-                if all(one in text for one in (TOOL, KEY, VALUE)) and f"{{'{KEY}'" not in text:
+                if _names_each(text) and KEY in text and f"{{'{KEY}'" not in text:
                     return _Calls(text, count, objects, blank)
                 if ids[0] not in text:
                     break
@@ -202,6 +217,20 @@ class TemplateProbe:
         said = {"role": "assistant", "content": f"{THOUGHT}{mark}{ANSWER}"}
         text = self.text([_user(), said, _user()])
         return ANSWER in text and THOUGHT not in text
+
+
+def in_parts(messages: Messages) -> Messages:
+    """Messages whose contents are lists of one text each."""
+    return [message | _parts(message["content"]) for message in messages]
+
+
+def _parts(content: str | None) -> dict[str, Any]:
+    return {} if content is None else {"content": [{"type": "text", "text": content}]}
+
+
+def _names_each(text: str) -> bool:
+    """Whether as many names of tools as calls are shown: results show one, too."""
+    return text.count(TOOL) >= text.count(VALUE) > 0
 
 
 def _user() -> dict[str, Any]:

@@ -128,6 +128,20 @@ def test_harmony_goes_on_with_a_message(harmony):
     assert chat.splitter is None
 
 
+def test_an_answer_whose_template_takes_parts_goes_on():
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content[0]['text'] + '' }}</>{% endfor %}"
+    messages = [USER, {"role": "assistant", "content": "Well"}]
+    with chatting(template) as chat:
+        asked = chat.ask(messages=messages, continue_final_message=True, add_generation_prompt=False)
+    assert asked.text == "<user>hi</><assistant>Well"
+
+
+def test_tools_that_are_named_as_a_variable_reach_the_template():
+    with chatting("{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}") as chat:
+        assert chat.ask(chat_template_kwargs={"tools": ["own"]}).text == "['own']hi"
+        assert chat.ask().text == "Nonehi"
+
+
 def test_harmony_variables_and_history(harmony):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     past = {"role": "assistant", "content": "", "reasoning_content": "why", "tool_calls": [call]}

@@ -249,6 +249,11 @@ CASES = [
      "<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>7</arg_value:opensource>\n"
      "</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n"
      "</tool_calls:opensource>", "", [("f", '{"n": 7}'), ("g", "{}")]),
+    ("llama3_json", '<|python_start|><|python_end|>{"name": "f", "parameters": {"n": 7}}'
+     '{"name": "g", "parameters": {}}', "", [("f", '{"n": 7}'), ("g", "{}")]),
+    ("llama3_json", 'Ok.<|python_start|>{"name": "f", "parameters": {}}<|python_end|>', "Ok.",
+     [("f", "{}")]),
+    ("llama3_json", "<|python_start|>1 + 1", "<|python_start|>1 + 1", []),
     # Kimi K3
     ("kimi_k3", "<|open|>response<|sep|>Well <b>.<|close|>response<|sep|><|close|>message<|sep|>",
      "Well <b>.", []),

@@ -52,6 +52,17 @@ def test_every_format_reads_what_it_writes(name):
     assert [(called, json.loads(arguments)) for called, arguments in read] == calls
 
 
+@pytest.mark.parametrize("end", [":opensource", ""])
+def test_tags_of_hunyuan_end_as_its_template_has_them(end):
+    family = format_of(TEMPLATES["hy3"].replace(":opensource", end)).family
+    assert family is not None
+    assert family.name == "hy3"
+    text = family.written(CALLS)
+    assert f"<tool_sep{end}>" in text
+    _, _, read = joined(split(family.parse, list(text), known=KNOWN))
+    assert [(name, json.loads(arguments)) for name, arguments in read] == CALLS
+
+
 @pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v31", "minimax_m2"])
 def test_tools_are_told_as_calls_are_read(name):
     """A template that shows calls, but no tools."""

@@ -68,6 +68,25 @@ GUARDS = {
     "descriptions of parameters": "{% for t in tools or [] %}{{ t.function.name }}"
     "{% for p in (t.function.parameters.properties or {}).values() %}{{ '' + p.description }}{% endfor %}"
     "{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
+    "late system lost beside tools": TOOLS
+    + "{% for m in messages %}{% if tools and m.role == 'system' and not loop.first %}{% continue %}"
+    "{% endif %}"
+    "<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
+    "contents in parts": TOOLS + "{% for m in messages %}<{{ m.role }}>"
+    "{% for p in m.content %}{{ p['text'] if p['type'] == 'text' }}{% endfor %}"
+    + CALLS
+    + "{% endfor %}"
+    + END,
+    "one part, no calls": TOOLS + "{% for m in messages %}{% if m.role != 'tool' %}<{{ m.role }}>"
+    "{{ m.content[0].text + '' }}{% endif %}{% endfor %}" + END,
+    "no tools are None": "{% if tools is not none %}{{ tools | tojson }}{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
+    "no tools are none": "{% for t in tools %}{{ t | tojson }}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
+    "ids name functions": TOOLS + "{% for m in messages %}<{{ m.name or m.role }}>"
+    "{{ 'of ' + m.tool_call_id if m.role == 'tool' }}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}"
+    "<|tool_call_end|>{% endfor %}{% endfor %}" + END,
     "results have names": TOOLS + "{% for m in messages %}<{{ m.role }}>"
     "{% if m.role == 'tool' %}{{ 'of ' + m.name }}{% endif %}{{ m.content }}" + CALLS + "{% endfor %}" + END,
 }
@@ -160,6 +179,32 @@ def test_ids_of_other_servers_become_short_and_stay_distinct():
     assert short[2] == ids[2]
     assert len({*short}) == 3
     assert all(re.fullmatch(r"[a-zA-Z0-9]{9}", one) for one in short)
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_conversation_without_tools_is_rendered(name):
+    form, template = known(name)
+    told, variables = form.history(conversation(["system", "assistant"], 1), [])
+    assert "mark2x" in template.render(told, variables)
+
+
+def test_no_tools_are_none_as_for_transformers_but_where_the_template_fails_on_it():
+    assert known("no tools are None")[0].history([], [])[1] == {"tools": None}
+    assert known("no tools are none")[0].history([], [])[1] == {}
+
+
+def test_ids_of_other_servers_name_their_function_where_the_template_shows_nothing_else_of_it():
+    form = known("ids name functions")[0]
+    assert form.line == "kimi_k2 (tools)"
+    talk = conversation(["calls", "calls"], 2)
+    own = {"id": "functions.look:9", "type": "function", "function": {"name": "look", "arguments": {}}}
+    talk += [{"role": "assistant", "content": "", "tool_calls": [own]}]
+    told, _ = form.history(talk, [DEFINITION])
+    ids = [call["id"] for message in told for call in message.get("tool_calls", ())]
+    assert ids == [*(f"functions.look:{i}" for i in range(4)), "functions.look:9"]
+    assert [m["tool_call_id"] for m in told if m["role"] == "tool"] == ids[:4]
+    assert "functions.look:3<|tool_call_argument_begin|>" in prompt("ids name functions", talk)
+    assert not known("results have names")[0].shape.named_ids
 
 
 def test_a_conversation_in_order_is_as_it_was():

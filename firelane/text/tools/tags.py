@@ -82,21 +82,27 @@ def closing(tag: str) -> str:
     return f"</{tag[1:]}" if OPEN not in tag else tag.replace(OPEN, CLOSE)
 
 
-HY3 = Tags(
-    sections=("<tool_calls:opensource>",),
-    call="<tool_call:opensource>",
-    call_end="<tool_sep:opensource>",
-    call_close="</tool_call:opensource>",
-    key="<arg_key:opensource>",
-    key_end="</arg_key:opensource>\n<arg_value:opensource>",
-    value_close="</arg_value:opensource>",
-    many=True,
-    delimiters=(
-        *("<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_call:opensource>"),
-        *("</tool_call:opensource>", "<tool_sep:opensource>", "<arg_key:opensource>"),
-        *("</arg_key:opensource>", "<arg_value:opensource>", "</arg_value:opensource>"),
-    ),
-)
+def _hy3(end: str) -> Tags:
+    """end: what each name of a tag ends with."""
+    calls, call, separator = f"<tool_calls{end}>", f"<tool_call{end}>", f"<tool_sep{end}>"
+    key, value = f"<arg_key{end}>", f"<arg_value{end}>"
+    return Tags(
+        sections=(calls,),
+        call=call,
+        call_end=separator,
+        call_close=closing(call),
+        key=key,
+        key_end=f"{closing(key)}\n{value}",
+        value_close=closing(value),
+        many=True,
+        delimiters=(
+            *(calls, closing(calls), call, closing(call), separator),
+            *(key, closing(key), value, closing(value)),
+        ),
+    )
+
+
+HY3, HY3_PREVIEW = _hy3(":opensource"), _hy3("")
 MINICPM5 = Tags(
     sections=(),
     call='<function name="',
