@@ -34,6 +34,7 @@ from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
 from firelane.link.channel import Channel
+from firelane.link.packets import pair
 from firelane.nixl.installed import is_installed
 from firelane.nixl.processes import HelperAgents
 from firelane.wire import peers
@@ -187,7 +188,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         ours, theirs = socket.socketpair()
-        self.peers, seat = peers.connection()
+        self.peers, seat = pair()
         command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), config.to_json()]
         self.process = subprocess.Popen(
             [*command, f"peers={seat.fileno()}"], pass_fds=[theirs.fileno(), seat.fileno()]

@@ -12,6 +12,7 @@ from firelane.engine.core import EngineCore
 from firelane.errors import PeerLostError
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer
 from firelane.kv.transfer.handshake import load_cipher
+from firelane.link.packets import send
 from firelane.nixl.processes import AgentProcesses
 from firelane.wire.peers import (
     PeerAway,
@@ -23,7 +24,6 @@ from firelane.wire.peers import (
     PeerReady,
     PeerSought,
     receive,
-    send,
 )
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class EnginePeers:
         """Hang up: others let go of this engine's memory. Until `wake` nobody is connected."""
         self._sleeps = True
         with self._guard:
-            with suppress(OSError):
+            with suppress(PeerLostError):
                 send(self._sock, PeerAway())
             self._transfer.hang_up()
 
@@ -85,13 +85,13 @@ class EnginePeers:
 
     def _run(self) -> None:
         self._greet()
-        with suppress(OSError):  # whoever has started this engine is gone, and it follows
-            while (received := receive(self._sock)) is not None:
-                message, fds = received
+        with suppress(PeerLostError):  # whoever has started this engine is gone, and it follows
+            while True:
+                message, fds = receive(self._sock)
                 self._act(message, [socket.socket(fileno=fd) for fd in fds])
 
     def _greet(self) -> None:
-        with self._guard, suppress(OSError):
+        with self._guard, suppress(PeerLostError):
             if not self._sleeps:
                 self._transfer.prepare()
                 send(self._sock, PeerReady(self.engine_id))
@@ -133,12 +133,12 @@ class EnginePeers:
     def _seek(self, engine_id: str, address: str) -> None:
         try:
             send(self._sock, PeerSought(engine_id, address))
-        except OSError:
+        except PeerLostError:
             self._transfer.give_up(engine_id)
 
     def _lost(self, engine_id: str, reason: str) -> None:
         log.warning("peer_lost engine_id=%s reason=%r", engine_id, reason)
-        with suppress(OSError):
+        with suppress(PeerLostError):
             send(self._sock, PeerLost(engine_id))
 
 

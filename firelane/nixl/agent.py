@@ -14,9 +14,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.errors import MachineError, PeerLostError
+from firelane.link.packets import pair, send
 from firelane.nixl.library import Library
 from firelane.nixl.messages import (
-    AgentError,
     Busy,
     Done,
     Failed,
@@ -24,9 +25,7 @@ from firelane.nixl.messages import (
     Ping,
     Register,
     Registered,
-    pair,
     receive,
-    send,
 )
 from firelane.nixl.peers import Peers
 from firelane.nixl.session import Session
@@ -101,10 +100,10 @@ class Agent:
 
     def _obey(self) -> bool:
         """One message of the engine; False at its end."""
-        received = receive(self._sock)
-        if received is None:
+        try:
+            message, fds = receive(self._sock)
+        except PeerLostError:
             return False
-        message, fds = received
         if isinstance(message, Register):
             self._answer(message, fds)
         elif isinstance(message, Open) and len(fds) == 2 and self._library is not None:
@@ -114,13 +113,13 @@ class Agent:
         elif isinstance(message, Busy):
             self._busy_s = time.monotonic()
         else:
-            raise AgentError(f"{type(message).__name__} is nothing for an agent")
+            raise MachineError(f"{type(message).__name__} is nothing for an agent")
         return True
 
     def _answer(self, message: Register, fds: list[int]) -> None:
         try:
             send(self._sock, self._register(message, fds))
-        except AgentError as error:
+        except (MachineError, PeerLostError) as error:
             send(self._sock, Failed(str(error)))
 
     def _register(self, message: Register, fds: list[int]) -> Registered:
@@ -169,19 +168,19 @@ class Second:
         self._thread = threading.Thread(target=self._run, name="second", daemon=True)
 
     def register(self) -> None:
-        """Have it ready. Raises AgentError."""
+        """Have it ready. Raises MachineError, PeerLostError."""
         self._thread.start()
         send(self._sock, Register([]))
-        received = receive(self._sock)
-        if received is None or not isinstance(received[0], Registered):
-            raise AgentError(getattr(received and received[0], "reason", "the second agent has ended"))
+        answer, _ = receive(self._sock)
+        if not isinstance(answer, Registered):
+            raise MachineError(getattr(answer, "reason", "the second agent errs"))
 
     def fileno(self) -> int:
         """Of what can be read once it has ended."""
         return self._sock.fileno()
 
     def open(self, message: Open, fds: list[int]) -> None:
-        """Raises OSError where it has ended."""
+        """Raises PeerLostError where it has ended."""
         try:
             send(self._sock, message, fds)
         finally:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.errors import MachineError
 from firelane.nixl.installed import PACKAGES
-from firelane.nixl.messages import AgentError
 
 Ranges = Sequence[tuple[int, int]]
 """Of memory: addresses and bytes."""
@@ -23,13 +23,13 @@ MEMORY, DONE, RUNNING = "DRAM", "DONE", "PROC"
 
 
 class Library:
-    """One agent of NIXL. Every call may raise AgentError; progress is made in them alone."""
+    """One agent of NIXL. Every call may raise MachineError; progress is made in them alone."""
 
     def __init__(self, name: str) -> None:
         """name: never used before by anyone."""
         package = next((one for one in PACKAGES if find_spec(one) is not None), None)
         if package is None:
-            raise AgentError("NIXL is not installed: pip install 'firelane[rdma]'")
+            raise MachineError("NIXL is not installed: pip install 'firelane[rdma]'")
         api: Any = importlib.import_module(f"{package}._api")
         config = api.nixl_agent_config(enable_prog_thread=False, backends=[])
         self._agent: Any = api.nixl_agent(name, config)
@@ -71,14 +71,14 @@ class Library:
 
     def _check(self, state: str) -> bool:
         if state not in (DONE, RUNNING):
-            raise AgentError("the transfer failed")
+            raise MachineError("the transfer failed")
         return state == DONE
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
             return getattr(self._agent, name)(*arguments)
         except Exception as error:  # NIXL's have no common base
-            raise AgentError(f"NIXL: {name}: {type(error).__name__} {error}".strip()) from error
+            raise MachineError(f"NIXL: {name}: {type(error).__name__} {error}".strip()) from error
 
 
 def _rows(addresses: Addresses, nbytes: int) -> Addresses:

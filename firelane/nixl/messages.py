@@ -14,18 +14,14 @@ over the socket of a session, which has one peer
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
-from typing import Any
 
 import msgspec
+
+from firelane.link import packets
 
 MOST_BYTES = 1 << 16
 """Of one message."""
 MOST_FDS = 4
-
-
-class AgentError(Exception):
-    """An agent that is gone, or that cannot do what it was asked for, and why."""
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
@@ -82,24 +78,9 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 Message = Register | Registered | Busy | Ping | Open | Attach | Read | Done | Failed
-_encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
-    """fds: descriptors that travel with it. Raises OSError."""
-    socket.send_fds(sock, [_encoder.encode(message)], fds)
-
-
-def receive(sock: socket.socket) -> tuple[Any, list[int]] | None:
-    """The next message and its descriptors; None at the end. Raises OSError, and msgspec.DecodeError for what
-    is none."""
-    data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, MOST_FDS)
-    try:
-        return (_decoder.decode(data), fds) if data else None
-    except (UnicodeDecodeError, RecursionError) as error:  # of a text in it, and of its depth
-        raise msgspec.DecodeError(str(error)) from error
+def receive(sock: socket.socket) -> tuple[Message, list[int]]:
+    """The next message and its descriptors. Raises as packets.receive()."""
+    return packets.receive(sock, _decoder, MOST_BYTES, MOST_FDS)

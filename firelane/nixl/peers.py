@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from firelane.errors import MachineError
 from firelane.nixl.library import Library
-from firelane.nixl.messages import AgentError
 
 MOST_PEERS = 1024
 """Lives of other agents in one life of this one."""
@@ -23,12 +23,12 @@ class Peers:
         return len(self._names) >= MOST_PEERS
 
     def attach(self, metadata: bytes) -> str:
-        """Its name. Raises AgentError."""
+        """Its name. Raises MachineError."""
         if metadata not in self._names:
             self._names[metadata] = self._library.attach(metadata)
         name = self._names[metadata]
         if name in self._failed:
-            raise AgentError("reads from this agent have failed before")
+            raise MachineError("reads from this agent have failed before")
         return name
 
     def fail(self, name: str) -> None:

@@ -13,7 +13,7 @@ from firelane import env
 from firelane.child_process import Replacements
 from firelane.child_process.nursery import Nursery, NurseryChild, python_path, serve
 from firelane.errors import MachineError
-from firelane.nixl.messages import pair
+from firelane.link.packets import pair
 
 MODULE = "firelane.nixl"
 SOCKET_FD = 10

@@ -9,11 +9,12 @@ import socket
 from collections import deque
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from firelane.errors import MachineError, PeerLostError
+from firelane.link.packets import send
 from firelane.nixl.library import Library
-from firelane.nixl.messages import AgentError, Attach, Done, Failed, Items, Message, Read, receive, send
+from firelane.nixl.messages import Attach, Done, Failed, Items, Message, Read, receive
 from firelane.nixl.peers import Peers
 
 
@@ -43,12 +44,9 @@ class Session:
     def obey(self) -> bool:
         """One message of the engine; False where it has hung up."""
         try:
-            received = receive(self._sock)
-        except (OSError, msgspec.DecodeError):
+            message, _ = receive(self._sock)
+        except PeerLostError:
             return False
-        if received is None:
-            return False
-        message, _ = received
         if isinstance(message, Attach):
             self._attach(message)
         elif isinstance(message, Read):
@@ -63,10 +61,10 @@ class Session:
         try:
             if not self._step(self._steps[0][0]):
                 return False
-        except AgentError as error:
+        except MachineError as error:
             self._steps.clear()
             self._peers.fail(self._peer)
-            with contextlib.suppress(AgentError):
+            with contextlib.suppress(MachineError):
                 self._release()
             self._tell(Failed(str(error)))
             return True
@@ -84,9 +82,9 @@ class Session:
         try:
             if self._transfer is not None and not self._library.is_done(self._transfer):
                 return False
-        except AgentError:
+        except MachineError:
             pass  # an end, too
-        with contextlib.suppress(AgentError):
+        with contextlib.suppress(MachineError):
             self._release()
             if self._registered is not None:
                 self._library.deregister(self._registered)
@@ -98,7 +96,7 @@ class Session:
             self._registered = self._library.register([(self._base, self._staging.nbytes)])
             self._peer = self._peers.attach(message.metadata)
             self._addresses = message.addresses
-        except AgentError as error:
+        except MachineError as error:
             self._tell(Failed(str(error)))
         else:
             self._tell(Done())
@@ -121,5 +119,5 @@ class Session:
             self._library.release(transfer)
 
     def _tell(self, message: Message) -> None:
-        with contextlib.suppress(OSError):  # its end is the next message
+        with contextlib.suppress(PeerLostError):  # its end is the next message
             send(self._sock, message)

@@ -4,12 +4,12 @@ made here, so that none has to find, open or trust anything itself."""
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from contextlib import suppress
 
-import msgspec
-
+from firelane.errors import PeerLostError
+from firelane.link.line import close_all
+from firelane.link.packets import pair, send
 from firelane.node.remote_peers import RemotePeers
 from firelane.wire.peers import (
     PeerAway,
@@ -19,9 +19,7 @@ from firelane.wire.peers import (
     PeerMissing,
     PeerReady,
     PeerSought,
-    connection,
     receive,
-    send,
 )
 
 FIRST_DELAY_S, MOST_DELAY_S = 1.0, 60.0
@@ -52,7 +50,7 @@ class PeerConnections:
 
     def join(self, place: int = 0) -> socket.socket:
         """The end of a socket for a further engine, which the caller hands to it."""
-        ours, theirs = connection()
+        ours, theirs = pair()
         ours.setblocking(False)
         member = _Member(ours, place)
         self._members.append(member)
@@ -67,17 +65,13 @@ class PeerConnections:
 
     def _read(self, member: _Member) -> None:
         try:
-            received = receive(member.sock)
+            message, fds = receive(member.sock)
         except BlockingIOError:
             return
-        except (OSError, msgspec.DecodeError):
-            received = None
-        if received is None:
+        except PeerLostError:
             self._leave(member)
             return
-        message, fds = received
-        for fd in fds:  # nobody asks an engine for one
-            os.close(fd)
+        close_all(fds)  # nobody asks an engine for one
         if isinstance(message, PeerReady):
             self._greet(member, message.engine_id)
         elif isinstance(message, PeerAway):
@@ -102,14 +96,14 @@ class PeerConnections:
             for other in self._members:
                 if other is not member:
                     other.delays.pop(engine_id, None)
-                    with suppress(OSError):
+                    with suppress(PeerLostError):
                         send(other.sock, PeerGone(engine_id))
 
     def _seek(self, member: _Member, sought: PeerSought) -> None:
         if self._remote is not None:
             self._remote.seek(member.sock, sought.engine_id, sought.address)
             return
-        with suppress(OSError):
+        with suppress(PeerLostError):
             send(member.sock, PeerMissing(sought.engine_id))
 
     def _connect_all(self, member: _Member) -> None:
@@ -144,6 +138,6 @@ class PeerConnections:
 def _connect(reader: _Member, source: _Member) -> None:
     """An engine that has gone is seen by its socket's end."""
     ours, theirs = socket.socketpair()
-    with ours, theirs, suppress(OSError):
+    with ours, theirs, suppress(PeerLostError):
         send(source.sock, PeerConnection("source", reader.engine_id), (ours.fileno(),))
         send(reader.sock, PeerConnection("reader", source.engine_id), (theirs.fileno(),))

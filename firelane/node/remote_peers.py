@@ -12,9 +12,10 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
-from firelane.errors import UsageError
+from firelane.errors import PeerLostError, UsageError
+from firelane.link.packets import send
 from firelane.link.tcp import watch_peer
-from firelane.wire.peers import PeerConnection, PeerMessage, PeerMissing, send
+from firelane.wire.peers import PeerConnection, PeerMessage, PeerMissing
 
 log = logging.getLogger(__name__)
 CONNECT_S = 2.0
@@ -178,7 +179,7 @@ def _prepare(sock: socket.socket) -> None:
 
 def _tell(engine: socket.socket, message: PeerMessage, passed: socket.socket | None = None) -> None:
     """An engine that has gone is seen by its socket's end."""
-    with suppress(OSError):
+    with suppress(PeerLostError):
         send(engine, message, () if passed is None else (passed.fileno(),))
 
 

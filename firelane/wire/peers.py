@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from firelane.link import packets
+
 MOST_BYTES = 1 << 12
 
 
@@ -63,25 +65,9 @@ class PeerConnection(msgspec.Struct, frozen=True, array_like=True, tag="connecti
 
 
 PeerMessage = PeerReady | PeerAway | PeerGone | PeerLost | PeerSought | PeerMissing | PeerConnection
-_encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
 
 
-def connection() -> tuple[socket.socket, socket.socket]:
-    """Both ends of such a socket."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-def send(sock: socket.socket, message: PeerMessage, fds: tuple[int, ...] = ()) -> None:
-    """Raises OSError."""
-    socket.send_fds(sock, [_encoder.encode(message)], fds)
-
-
-def receive(sock: socket.socket) -> tuple[PeerMessage, list[int]] | None:
-    """The next message and its descriptors; None at the end. Raises OSError, and msgspec.DecodeError for what
-    is none."""
-    data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 1)
-    try:
-        return (_decoder.decode(data), fds) if data else None
-    except (UnicodeDecodeError, RecursionError) as error:  # of a text in it, and of its depth
-        raise msgspec.DecodeError(str(error)) from error
+def receive(sock: socket.socket) -> tuple[PeerMessage, list[int]]:
+    """The next message and its descriptors. Raises as packets.receive()."""
+    return packets.receive(sock, _decoder, MOST_BYTES, 1)

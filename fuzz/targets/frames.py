@@ -15,6 +15,7 @@ from firelane.gateway.processes import control
 from firelane.kv.transfer import messages as pages
 from firelane.link.framing import FrameReader, encode
 from firelane.link.greeting import take_greeting
+from firelane.link.packets import pair
 from firelane.native import compile_requests
 from firelane.nixl import messages as nixl
 from firelane.wire import peers
@@ -86,7 +87,7 @@ def datagrams(receive: Callable[[socket.socket], Any], most_bytes: int) -> Link:
     """A link over a socket that keeps messages apart."""
 
     def read(data: bytes) -> None:
-        ours, theirs = peers.connection()
+        ours, theirs = pair()
         with ours, theirs:
             theirs.send(data[:most_bytes] or b"\0")
             receive(ours)

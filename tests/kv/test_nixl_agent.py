@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from firelane.errors import PeerLostError
+from firelane.errors import MachineError, PeerLostError
 from firelane.kv.transfer import PlainCopier, nixl
 from firelane.kv.transfer.messages import NixlMemory
+from firelane.link import packets
 from firelane.nixl import agent, messages
-from firelane.nixl.messages import AgentError, Attach, Busy, Done, Failed, Open, Read
+from firelane.nixl.messages import Attach, Busy, Done, Failed, Open, Read
 from tests.kv.thread_agents import CopyingLibrary, ThreadAgents
 from tests.kv.transfer_engines import BLOCK, Engine, assert_same, attach, prompt
 
@@ -62,7 +63,7 @@ def test_agents_that_do_not_start_are_told_of_and_pages_travel_over_tcp(engines,
 
 def test_a_library_that_is_not_there_is_told_of(engines, caplog):
     def missing(_):
-        raise AgentError("NIXL is not installed")
+        raise MachineError("NIXL is not installed")
 
     there, here = engines(ThreadAgents(library=missing)), engines(ThreadAgents())
     assert "nixl_agent_failed error='NIXL is not installed'" in caplog.text
@@ -109,7 +110,7 @@ class Failing(CopyingLibrary):
 
     def is_done(self, transfer):
         del transfer
-        raise AgentError("the transfer failed")
+        raise MachineError("the transfer failed")
 
 
 def test_a_read_that_fails_loses_the_pull(engines):
@@ -191,7 +192,7 @@ def test_a_reader_that_waits_for_its_agent_can_be_closed(engines):
 @pytest.fixture
 def session():
     """An engine's end of one, and the agent's."""
-    ours, theirs = messages.pair()
+    ours, theirs = packets.pair()
     fd, staging = nixl._staging(4096)
     os.close(fd)
     with theirs:
@@ -209,14 +210,14 @@ def test_an_answer_may_be_none(session):
 
 def test_an_answer_may_be_to_something_else(session):
     made, theirs = session
-    messages.send(theirs, Busy())
+    packets.send(theirs, Busy())
     with pytest.raises(PeerLostError, match="errs"):
         made.wait(time.monotonic() + LATER_S)
 
 
 def test_an_answer_may_be_a_failure(session):
     made, theirs = session
-    messages.send(theirs, Failed("it cannot"))
+    packets.send(theirs, Failed("it cannot"))
     with pytest.raises(PeerLostError, match="it cannot"):
         made.wait(time.monotonic() + LATER_S)
 
@@ -238,11 +239,12 @@ def test_an_agent_may_be_gone(session):
 
 
 def test_messages_are_what_they_were():
-    ours, theirs = messages.pair()
+    ours, theirs = packets.pair()
     with ours, theirs:
         sent = [Attach(b"m", [1, 1 << 63]), Read([(0, 1, [2, 3], 4), (1, 8, [], 5)]), Open(5), Done()]
         for message in sent:
-            messages.send(ours, message)
+            packets.send(ours, message)
         assert [messages.receive(theirs)[0] for _ in sent] == sent
         ours.close()
-        assert messages.receive(theirs) is None
+        with pytest.raises(PeerLostError, match="closed"):
+            messages.receive(theirs)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from firelane.child_process import nursery
+from firelane.errors import PeerLostError
+from firelane.link import packets
 from firelane.nixl import messages
 from firelane.nixl.messages import Done, Failed, Open, Ping, Register, Registered
 from firelane.nixl.processes import HelperAgents
@@ -51,13 +53,17 @@ def test_a_helper_that_is_lost_is_replaced_by_the_other_one(agents, number, monk
 
 def answers(sock):
     sock.settimeout(60)
-    messages.send(sock, Ping())
+    packets.send(sock, Ping())
     return messages.receive(sock)[0] == Done()
 
 
 def ended(sock):
     sock.settimeout(60)
-    return messages.receive(sock) is None
+    try:
+        messages.receive(sock)
+    except PeerLostError:
+        return True
+    return False
 
 
 def test_there_is_one_agent_at_a_time(agents):
@@ -115,7 +121,7 @@ def test_an_agent_says_what_it_shows_or_why_it_does_not(agents):
     """The latter where NIXL is not installed."""
     with agents.start() as sock:
         sock.settimeout(60)
-        messages.send(sock, Register([]))
+        packets.send(sock, Register([]))
         answer = messages.receive(sock)[0]
         assert isinstance(answer, Registered | Failed)
         if isinstance(answer, Failed):
@@ -123,7 +129,7 @@ def test_an_agent_says_what_it_shows_or_why_it_does_not(agents):
 
 
 def test_a_session_before_there_is_an_agent_of_nixl_ends_it(agents):
-    ours, theirs = messages.pair()
+    ours, theirs = packets.pair()
     with agents.start() as sock, ours, theirs:
-        messages.send(sock, Open(4096), (theirs.fileno(), theirs.fileno()))
+        packets.send(sock, Open(4096), (theirs.fileno(), theirs.fileno()))
         assert ended(sock)

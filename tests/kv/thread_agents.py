@@ -9,8 +9,9 @@ import threading
 from contextlib import suppress
 from itertools import count
 
+from firelane.errors import MachineError
+from firelane.link.packets import pair
 from firelane.nixl.agent import Agent
-from firelane.nixl.messages import AgentError, pair
 
 
 class CopyingLibrary:
@@ -38,7 +39,7 @@ class CopyingLibrary:
     def attach(self, metadata):
         text = metadata.decode(errors="replace")
         if not text.startswith("of firelane-") or text in self.peers:
-            raise AgentError("not metadata, or that of an agent that is attached")
+            raise MachineError("not metadata, or that of an agent that is attached")
         self.peers.add(text)
         return text
 

@@ -17,9 +17,10 @@ from firelane.contract import HostPages
 from firelane.engine.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
 from firelane.kv.transfer import PlainCopier
+from firelane.link.packets import send
 from firelane.node import peer_connections
 from firelane.node.peer_connections import PeerConnections
-from firelane.wire.peers import PeerConnection, PeerLost, PeerReady, send
+from firelane.wire.peers import PeerConnection, PeerLost, PeerReady
 
 
 class Core:

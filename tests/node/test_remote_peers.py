@@ -16,10 +16,11 @@ from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.kv.transfer import PeerTransfer
+from firelane.link.packets import send
 from firelane.node import remote_peers
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import CipherMode, RemotePeers, RemotePeersConfig, is_private
-from firelane.wire.peers import PeerConnection, PeerMissing, PeerReady, PeerSought, receive, send
+from firelane.wire.peers import PeerConnection, PeerMissing, PeerReady, PeerSought, receive
 
 KEY = b"0123456789abcdef"
 SOON_S = 120.0

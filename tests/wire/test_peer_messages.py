@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 
-import msgspec
 import pytest
 
+from firelane.errors import FrameError
 from firelane.nixl import messages
 from firelane.wire import peers
 
@@ -19,5 +19,5 @@ def test_what_is_no_message_is_told_as_such(receive, data: bytes) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.send(data)
-        with pytest.raises(msgspec.DecodeError):
+        with pytest.raises(FrameError):
             receive(theirs)

@@ -15,17 +15,16 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import PeerLostError
 from firelane.kv.transfer.exported import TAG_BYTES, ExportedPool
 from firelane.kv.transfer.messages import NixlMemory
+from firelane.link import packets
 from firelane.nixl import messages
-from firelane.nixl.messages import AgentError, Attach, Busy, Done, Items, Open, Ping, Read, Register
+from firelane.nixl.messages import Attach, Busy, Done, Items, Open, Ping, Read, Register
 from firelane.nixl.processes import AgentProcesses
 
 START_S, PING_S, RESTART_S = 60.0, 1.0, 5.0
@@ -50,12 +49,9 @@ class NixlSession:
         self._sock, self._staging, self.tags_at = sock, staging, tags_at
 
     def attach(self, memory: NixlMemory, deadline_s: float) -> None:
-        """Raises AgentError, TimeoutError."""
-        try:
-            self._send(Attach(memory.metadata, memory.addresses))
-            self.wait(deadline_s)
-        except PeerLostError as error:
-            raise AgentError(str(error)) from error
+        """Raises PeerLostError, TimeoutError."""
+        self._send(Attach(memory.metadata, memory.addresses))
+        self.wait(deadline_s)
 
     def ask(self, steps: list[Items]) -> None:
         """Have this read. Raises PeerLostError."""
@@ -64,17 +60,12 @@ class NixlSession:
     def wait(self, deadline_s: float) -> None:
         """Until the first of what was asked for is there. Raises PeerLostError, TimeoutError."""
         self._sock.settimeout(max(deadline_s - time.monotonic(), 1e-6))
-        answer: Any = None
         try:
-            answer = messages.receive(self._sock)
-        except TimeoutError:
-            raise
-        except (OSError, msgspec.DecodeError) as error:
-            raise PeerLostError(f"the NIXL agent of this engine: {error}") from error
-        if answer is None:
-            raise PeerLostError("the NIXL agent of this engine has ended")
-        if not isinstance(answer[0], Done):
-            raise PeerLostError(getattr(answer[0], "reason", "the NIXL agent of this engine errs"))
+            answer, _ = messages.receive(self._sock)
+        except PeerLostError as error:
+            raise PeerLostError(f"the NIXL agent of this engine has ended, or errs: {error}") from error
+        if not isinstance(answer, Done):
+            raise PeerLostError(getattr(answer, "reason", "the NIXL agent of this engine errs"))
 
     def staged(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         return self._staging[offset : offset + nbytes]
@@ -90,8 +81,8 @@ class NixlSession:
 
     def _send(self, message: messages.Message) -> None:
         try:
-            messages.send(self._sock, message)
-        except OSError as error:
+            packets.send(self._sock, message)
+        except PeerLostError as error:
             raise PeerLostError("the NIXL agent of this engine has ended") from error
 
 
@@ -99,7 +90,7 @@ class NixlAgent:
     """One life of the agent, used by several threads. Owns its first socket."""
 
     def __init__(self, sock: socket.socket, pool: ExportedPool) -> None:
-        """Raises AgentError."""
+        """Raises PeerLostError."""
         self._sock, self._pool = sock, pool
         self._asking = threading.Lock()
         sizes = [
@@ -109,47 +100,47 @@ class NixlAgent:
         ]
         answer = self._ask(Register(sizes), START_S, pool.fds)
         if not isinstance(answer, messages.Registered):
-            raise AgentError(getattr(answer, "reason", "the agent errs"))
+            raise PeerLostError(getattr(answer, "reason", "the agent errs"))
         self.memory = NixlMemory(answer.metadata, answer.addresses)
 
     def answers(self) -> bool:
         """Whether it lives, and is not stopped."""
         try:
             return isinstance(self._ask(Ping(), PING_S), Done)
-        except AgentError:
+        except PeerLostError:
             return False
 
     def be_ready(self) -> None:
         """Others read from now on."""
-        with suppress(OSError):
-            messages.send(self._sock, Busy())
+        with suppress(PeerLostError, TimeoutError):
+            packets.send(self._sock, Busy())
 
     def sessions(self, peer: NixlMemory, deadline_s: float) -> list[NixlSession]:
-        """The ones with one peer. Raises AgentError."""
+        """The ones with one peer. Raises PeerLostError."""
         made: list[NixlSession] = []
         try:
             for _ in range(SESSIONS):
                 made.append(self._session())
                 made[-1].attach(peer, deadline_s)
-        except (AgentError, TimeoutError) as error:
+        except (PeerLostError, TimeoutError) as error:
             for one in made:
                 one.close()
-            if isinstance(error, AgentError):
+            if isinstance(error, PeerLostError):
                 raise
             self._give_up()
-            raise AgentError("the agent does not answer") from error
+            raise PeerLostError("the agent does not answer") from error
         return made
 
     def _session(self) -> NixlSession:
         tags_at = max(STAGING_BYTES, *self._pool.sizes)
         nbytes = tags_at + MOST_PAGES * TAG_BYTES
-        ours, theirs = messages.pair()
+        ours, theirs = packets.pair()
         fd, staging = _staging(nbytes)
         try:
-            messages.send(self._sock, Open(nbytes), (theirs.fileno(), fd))
-        except OSError as error:
+            packets.send(self._sock, Open(nbytes), (theirs.fileno(), fd))
+        except (PeerLostError, TimeoutError):
             ours.close()
-            raise AgentError("the agent has ended") from error
+            raise
         finally:
             theirs.close()
             os.close(fd)
@@ -168,13 +159,10 @@ class NixlAgent:
         with self._asking:
             try:
                 self._sock.settimeout(limit_s)
-                messages.send(self._sock, message, fds)
-                received = messages.receive(self._sock)
-            except (OSError, msgspec.DecodeError) as error:
-                raise AgentError(f"the agent does not answer ({error})") from error
-        if received is None:
-            raise AgentError("the agent has ended")
-        return received[0]
+                packets.send(self._sock, message, fds)
+                return messages.receive(self._sock)[0]
+            except (PeerLostError, OSError) as error:
+                raise PeerLostError(f"the agent does not answer ({error})") from error
 
 
 class NixlTransport:
@@ -231,7 +219,7 @@ class NixlTransport:
         agent = None
         try:
             agent = self._started()
-        except (AgentError, OSError) as error:
+        except (PeerLostError, OSError) as error:
             log.warning("nixl_agent_failed error=%r: pages travel over TCP", str(error))
         with self._guard:
             self._agent, self._starting = agent, None
@@ -240,7 +228,7 @@ class NixlTransport:
         sock = self._processes.start()
         try:
             return NixlAgent(sock, self._pool)
-        except AgentError:
+        except PeerLostError:
             sock.close()
             raise
 

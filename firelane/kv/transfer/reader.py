@@ -27,7 +27,6 @@ from firelane.kv.transfer.outgoing import BATCH, most_staged
 from firelane.kv.transfer.page_copy import Numbers, PageCopier, Sums
 from firelane.kv.transfer.populate import populate
 from firelane.kv.transfer.seam import Outcome, Settled
-from firelane.nixl.messages import AgentError
 
 HANDSHAKE_S = 5.0
 STATES_BATCH = 512
@@ -315,7 +314,7 @@ def _sessions(joined: Joined, agent: NixlAgent | None, deadline_s: float) -> lis
         return []
     try:
         return agent.sessions(joined.nixl, deadline_s)
-    except AgentError as error:
+    except PeerLostError as error:
         log.warning(
             "nixl_refused engine_id=%s reason=%r: pages travel over TCP", joined.engine_id, str(error)
         )
