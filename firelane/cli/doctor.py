@@ -11,6 +11,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from firelane.errors import UsageError
+
 if TYPE_CHECKING:
     from firelane.env import Environment
 
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     if arguments.model is not None:
+        _refuse_options_of_the_machine(arguments)
         return _explain(arguments.model, environment)
     if arguments.verify:
         return _verify(environment, as_json=arguments.json)
@@ -51,6 +54,13 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
         print(f"saved as {save_machine(report, environment.cache_dir)}", file=sys.stderr)
     return 1 if report.problems else 0
+
+
+def _refuse_options_of_the_machine(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for options that a model's explanation has no use for."""
+    for name in ("json", "save", "verify"):
+        if getattr(arguments, name):
+            raise UsageError(f"--{name} is for the report on this machine: leave it out, or the model")
 
 
 def _explain(model: str, environment: Environment) -> int:
