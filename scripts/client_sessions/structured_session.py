@@ -38,8 +38,10 @@ class Choice(BaseModel):
 
 
 class Point(BaseModel):
-    x: float = Field(ge=-1000, le=1000)
-    y: float = Field(ge=-1000, le=1000)
+    """Steps bound the digits: a model that makes sense of nothing would write them without end."""
+
+    x: float = Field(ge=-1000, le=1000, multiple_of=0.5)
+    y: float = Field(ge=-1000, le=1000, multiple_of=0.5)
 
 
 class Drawing(BaseModel):

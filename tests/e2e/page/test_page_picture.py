@@ -81,7 +81,7 @@ def converse(tab: Visit) -> None:
     tab.settled()
     tab.page.locator("#settings").evaluate("(form) => form.scrollTo(0, 0)")
     tab.page.locator("#message").blur()
-    tab.page.locator(".turn.assistant").first.locator(".token", has_text="create").hover()
+    tab.page.locator(".turn.assistant").first.locator(".token", has_text="False").hover()
 
 
 class Traffic:
