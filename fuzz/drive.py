@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +50,8 @@ def main() -> None:
 
         for data in _inputs(arguments):  # imports what is imported late, instrumented too
             one(data)
-    atheris.Setup([sys.argv[0], *_options(arguments, target), *map(str, arguments.corpora)], one)
+    mutate = {} if target.mutate is None else {"custom_mutator": _mutator(target.mutate)}
+    atheris.Setup([sys.argv[0], *_options(arguments, target), *map(str, arguments.corpora)], one, **mutate)
     atheris.Fuzz()
 
 
@@ -69,6 +72,17 @@ def _options(arguments: argparse.Namespace, target: Target) -> list[str]:
         words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
         options["dict"] = words
     return [f"-{name}={value}" for name, value in options.items()]
+
+
+def _mutator(mutate: Callable[[bytes, random.Random], bytes | None]) -> Callable[[bytes, int, int], bytes]:
+    """In turns the target's own way, and that of libFuzzer."""
+
+    def mutated(data: bytes, most_bytes: int, seed: int) -> bytes:
+        draw = random.Random(seed)
+        found = mutate(data, draw) if draw.random() < 0.7 else None
+        return atheris.Mutate(data, most_bytes) if found is None else found[:most_bytes]
+
+    return mutated
 
 
 def _inputs(arguments: argparse.Namespace) -> list[bytes]:

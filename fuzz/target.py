@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import random
 import resource
 import time
 from collections.abc import Callable
@@ -26,7 +27,8 @@ class Target:
     """run: gives one input to the code under test, and raises where that broke a promise. refusals: errors
     that are right answers to a wrong input, with a message of one line. most_bytes: of an input. limit_s: of
     processor time. limit_bytes: by which one case may raise the most memory that the process ever had.
-    words: bytes that inputs are likely to have, for the mutator.
+    words: bytes that inputs are likely to have, for the mutator. mutate: changes an
+    input so that it keeps its form; None where it has none.
     """
 
     run: Callable[[bytes], None]
@@ -35,6 +37,7 @@ class Target:
     limit_s: float = 2.0
     limit_bytes: int = 256 * MIB
     words: tuple[bytes, ...] = ()
+    mutate: Callable[[bytes, random.Random], bytes | None] | None = None
 
     def attempt(self, data: bytes) -> None:
         """Run one case. Raises what is a crash: any error that is no refusal, and BoundError."""

@@ -63,11 +63,12 @@ def _with_names(schema: Schema) -> Schema:
     names = cast(Schema, given).get("enum")
     if set(cast(Schema, given)) - {"type", "title"} != {"enum"} or not isinstance(names, list):
         return schema
-    fields = {name: {} if values is None else values for name in cast(list[Any], names)}
-    if not all(isinstance(name, str) for name in fields):
+    if not all(isinstance(name, str) for name in cast(list[Any], names)):
         return schema
+    fields = {name: {} if values is None else values for name in cast(list[str], names)}
     kept = {key: value for key, value in schema.items() if key != "propertyNames"}
-    if kept.get("maxProperties", 0) >= len(fields):
+    most = kept.get("maxProperties")
+    if isinstance(most, int | float) and most >= len(fields):
         del kept["maxProperties"]  # says nothing any more
     return kept | {"properties": fields, "additionalProperties": False}
 
@@ -79,7 +80,9 @@ def _lists_all(schema: Schema) -> bool:
 
 def _says_parts(schema: Schema) -> bool:
     """Whether its allOf, anyOf and oneOf hold beside each other or beside fields."""
-    several = len(schema.get("allOf") or ()) > 1 or sum(key in schema for key in COMBINED) > 1
+    listed = schema.get("allOf")
+    several = isinstance(listed, list) and len(cast(list[Any], listed)) > 1
+    several = several or sum(key in schema for key in COMBINED) > 1
     return several or "properties" in schema or "patternProperties" in schema
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from firelane.api.batches import BatchRequest
 from firelane.api.chat import ChatRequest
@@ -26,6 +27,7 @@ from firelane.api.responses import ResponsesRequest
 from firelane.api.scores import RerankRequest, ScoreRequest
 from firelane.api.workers_ai import RunRequest
 from firelane.errors import RequestError
+from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 
 TYPES = (
@@ -55,6 +57,7 @@ def run(data: bytes) -> None:
 
 TARGET = Target(
     run=run,
+    mutate=partial(mutate_json, prefix=1),
     words=(
         *(b'{"model":"m",', b'"messages":[{"role":"user","content":"a"}]', b'"prompt":"a"', b'"input":["a"]'),
         *(b"null", b"true", b"-1", b"1e999", b"99999999999999999999", b"0.1", b'""', b"\\ud800", b"[[[[[[[["),

@@ -7,7 +7,8 @@ import warnings
 from typing import Any
 
 from firelane.errors import FirelaneError
-from firelane.models.registry import load_program
+from fuzz.json_mutator import mutate_json
+from fuzz.programs import load_program
 from fuzz.target import Target
 
 
@@ -24,6 +25,7 @@ def run(data: bytes) -> None:
 
 TARGET = Target(
     run=run,
+    mutate=mutate_json,
     refusals=(FirelaneError,),
     words=(
         *(

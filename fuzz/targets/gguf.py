@@ -13,9 +13,9 @@ from firelane.errors import FirelaneError, TokenizerError
 from firelane.models.gguf.config import family_of, read_config
 from firelane.models.gguf.metadata import Metadata
 from firelane.models.gguf.names import sources
-from firelane.models.registry import load_program
 from firelane.text.gguf.tokenizer import model_files
 from firelane.weights.gguf.header import Header, read_header
+from fuzz.programs import load_program
 from fuzz.target import Target
 
 HERE = Path("model.gguf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from firelane.weights.fingerprint import FileStamp
 from firelane.weights.lossless.file import open_weights
 from firelane.weights.reader import Bytes, ReadBuffer
 from firelane.weights.safetensors import SafetensorsFile
+from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 
 
@@ -56,8 +58,16 @@ def run(data: bytes) -> None:
     file.sample(4)
 
 
+def mutate(data: bytes, draw: random.Random) -> bytes | None:
+    """The header changed, and its length made right."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = mutate_json(data[8:end], draw)
+    return None if header is None else len(header).to_bytes(8, "little") + header + data[end:]
+
+
 TARGET = Target(
     run=run,
+    mutate=mutate,
     refusals=(CheckpointError,),
     words=(
         *(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from firelane.api.schemas import check_schema
 from firelane.engine.grammar.wide_objects import lark_of
 from firelane.errors import RequestError
@@ -13,13 +15,14 @@ from firelane.text.constraints import single_line
 from firelane.text.schema_keywords import held, not_held
 from firelane.text.tools.parameters import kinds_of
 from firelane.text.typed_schema import typed
+from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 
 
 def run(data: bytes) -> None:
     try:
-        schema: Any = json.loads(data)
-    except (ValueError, RecursionError):
+        schema: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     if not isinstance(schema, dict):
         return
@@ -35,6 +38,7 @@ def run(data: bytes) -> None:
 
 TARGET = Target(
     run=run,
+    mutate=mutate_json,
     refusals=(RequestError,),
     words=(
         *(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from firelane.errors import UsageError
 from firelane.gateway.tenants.keyfile import read_key_file
 from firelane.gateway.tenants.prices import Prices
+from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 
 FOLDER = tempfile.TemporaryDirectory(prefix="fuzz-")
@@ -32,6 +34,7 @@ def run(data: bytes) -> None:
 
 TARGET = Target(
     run=run,
+    mutate=partial(mutate_json, prefix=1),
     refusals=(UsageError,),
     words=(
         *(

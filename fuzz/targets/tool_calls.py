@@ -26,19 +26,23 @@ def run(data: bytes) -> None:
     at = NAMES.index(name.decode()) if name.decode(errors="replace") in NAMES else sum(name) % len(NAMES)
     way, text = (rest[0] if rest else 0), rest[1:].decode(errors="replace")
     thinks = bool(way & THINKS) and not FAMILIES[at].reads_reasoning
-    whole = _read(at, [text], thinks=thinks)
-    for size in (1, 2 + (way >> 1) % 16):
-        assert _read(at, pieces(text, size), thinks=thinks) == whole, f"pieces of {size} letters differ"
-
-
-def _read(at: int, parts: list[str], *, thinks: bool) -> Read:
-    family = FAMILIES[at]
-    parse: Parser = family.parse
+    parse: Parser = FAMILIES[at].parse
     if thinks:
         marks = MARKS.get(NAMES[at], MARKS["think"])
-        parse = with_reasoning(parse, marks, family.openings)
-    buffer = StreamBuffer(lambda: "id", tools=TOOLS, in_reasoning=thinks)
-    parser = OutputParser(buffer, parse)
+        parse = with_reasoning(parse, marks, FAMILIES[at].openings)
+
+    def read(parts: list[str]) -> Read:
+        return joined(
+            OutputParser(StreamBuffer(lambda: "id", tools=TOOLS, in_reasoning=thinks), parse), parts
+        )
+
+    whole = read([text])
+    for size in (1, 2 + (way >> 1) % 16):
+        assert read(pieces(text, size)) == whole, f"pieces of {size} letters differ"
+
+
+def joined(parser: OutputParser, parts: list[str]) -> Read:
+    """What the parser reads of a text in these parts."""
     return _joined([delta for part in parts for delta in parser.push(part)] + parser.flush())
 
 

@@ -33,6 +33,8 @@ def lark_of(schema: dict[str, Any], options: dict[str, Any]) -> str | None:
     properties, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(properties, dict) or set(schema) - KNOWN - NOTES:
         return None
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in cast(list[Any], required)):
+        return None
     if REFERENCE.search(json.dumps(schema)) or not set(required) <= set(properties):
         return None
     if len(properties) - len(set(required)) < FEWEST:

@@ -1,0 +1,16 @@
+"""Programs of configs. Families are looked up once in a process: a server does so once, too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from firelane.models import registry
+from firelane.program.program import Program
+
+registry._modules = functools.cache(registry._modules)
+
+
+def load_program(config: Mapping[str, Any]) -> Program:
+    return registry.load_program(config)
