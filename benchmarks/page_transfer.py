@@ -28,7 +28,7 @@ from shaped_link import ShapedLink
 
 from firelane import env
 from firelane.backends.cpu.memory import shared_zeroed
-from firelane.backends.cpu.rank_pages import RankPages
+from firelane.backends.cpu.ranks.pages import RankPages
 from firelane.contract import HostPages
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache

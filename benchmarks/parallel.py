@@ -34,7 +34,7 @@ from plan_vs_measured import PROMPT, SEQUENCES, SHORT, prefill_inputs, run
 from firelane import env
 from firelane.backends import cpu
 from firelane.backends.cpu import loader
-from firelane.backends.cpu.member import Alone
+from firelane.backends.ranks.member import Member
 from firelane.bench.kernels import decode_inputs
 from firelane.bench.table import format_table
 from firelane.contract import Executor, StepInputs
@@ -63,17 +63,16 @@ CASES: dict[str, Callable[[Any], StepInputs]] = {
 }
 
 
-@dataclass(frozen=True)
-class Unsegmented(Alone):
+class Unsegmented(Member):
     """The only rank, whose products add up in one go."""
 
-    def program(self, program: Program) -> Program:
-        made = rank_program(program, RankLayout(), 0)
+    def programs(self, whole: Program) -> dict[int, Program]:
+        made = rank_program(whole, RankLayout(), 0)
         ops = tuple(
             replace(op, segments=()) if isinstance(op, Linear | ExpertLinear) else op for op in made.ops
         )
         head = None if made.head is None else replace(made.head, segments=())
-        return replace(made, ops=ops, head=head)
+        return {self.rank: replace(made, ops=ops, head=head)}
 
 
 def batched(times: list[float]) -> list[tuple[float, float]]:

@@ -25,7 +25,7 @@ import numpy as np
 from pipeline_sums import sum_seconds
 
 from firelane import env
-from firelane.backends.cpu.rank_group import RankGroup
+from firelane.backends.ranks.group import RankGroup
 from firelane.bench.table import format_table
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor

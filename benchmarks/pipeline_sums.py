@@ -131,7 +131,7 @@ def _round(executor: CpuExecutor, link: RankLink, limits: StepLimits) -> float:
     inputs.num_chunks = inputs.num_tokens = inputs.chunk_len[0] = 1
     executor.op_seconds[:] = 0
     for _ in range(STEPS):
-        link.hand_out(inputs)
+        link.ring.write(inputs)
         executor.hand_out()
         executor.submit(inputs)
         executor.wait()

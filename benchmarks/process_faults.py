@@ -39,7 +39,7 @@ KINDS = {
     "gateway": b"firelane.cli.gateway_process\0",
     "template": b"firelane.text.template_worker\0",
     "grammar_trial": b"firelane.engine.grammar.trial\0",
-    "rank": b"rank_process\0",
+    "rank": b"firelane.backends.cpu.ranks.worker\0",
     "engine": b"firelane.engine\0",
 }
 """Words of a command line, by kind of process. A child of an engine with its command is a helper."""

@@ -189,7 +189,7 @@ def vocabulary_of(model: Path | None) -> range:
 def is_rank(pid: int) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return b"rank_process" in command or b"engine.headless" in command
+        return b"cpu.ranks.worker" in command or b"engine.headless" in command
     except (FileNotFoundError, ProcessLookupError):
         return False
 

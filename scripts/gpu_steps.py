@@ -67,6 +67,7 @@ HOST_TESTS = tuple(
         "compilation",
         "sum_order",
         "attention_compiled",
+        "rank_contract",
         "rank_group",
         "bench",
         "bench_serving",

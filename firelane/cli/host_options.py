@@ -22,7 +22,7 @@ DEFAULT_PORT = 29501
 KEY_FILE = "--cluster-key-file"
 MODULE = "firelane.engine.headless"
 GROUP_ENDED = 75
-"""Exit code of a host that may attach again (backends.cpu.rank_host.GroupEndedError)."""
+"""Exit code of a host that may attach again (backends.cpu.ranks.follow.GroupEndedError)."""
 FIRST_DELAY_S, MOST_DELAY_S, SOUND_S = 0.1, 5.0, 30.0
 """Waits before a host attaches again: they double while it does not live for SOUND_S."""
 END_S = 5.0

@@ -55,7 +55,7 @@ def follow(config: EngineConfig, on_loaded: Callable[[Callable[[], None]], None]
         raise UsageError(
             f"--backend {config.backend}: ranks on several hosts run on CPUs; choose --backend cpu"
         )
-    from firelane.backends.cpu.rank_host import follow_group
+    from firelane.backends.cpu.ranks.follow import follow_group
 
     def loaded(executor: CpuExecutor) -> None:
         on_loaded(executor.settle)

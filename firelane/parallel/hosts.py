@@ -58,6 +58,10 @@ class HostLayout:
         first = (host + self.ranks.sampler // self.each) % self.count * self.each
         return range(first, first + self.each)
 
+    def first_rank(self, host: int) -> int:
+        """The rank that starts the others of a host; on host 0 it draws tokens, too."""
+        return self.ranks_of(host)[0] if host else self.ranks.sampler
+
     def peers(self, rank: int) -> list[int]:
         """Ranks of its stage on other hosts that it exchanges rows with: one of each host, which has the same
         place there. What they have goes to the other ranks of a host through memory."""

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from firelane import env
-from firelane.backends.cpu import host_wires
-from firelane.backends.cpu.attach import (
+from firelane.backends.cpu.ranks.hosts import wires as host_wires
+from firelane.backends.cpu.ranks.hosts.attach import (
     Hello,
     HostSocket,
     LinkBrokenError,
@@ -27,9 +27,9 @@ from firelane.backends.cpu.attach import (
     connect,
     difference,
 )
-from firelane.backends.cpu.host_wires import HostWires
-from firelane.backends.cpu.remote_hosts import TcpHosts
-from firelane.backends.cpu.step_stream import HEADER_INTS, StepEncoder, body_bytes, decode
+from firelane.backends.cpu.ranks.hosts.remote import TcpHosts
+from firelane.backends.cpu.ranks.hosts.steps import HEADER_INTS, StepEncoder, body_bytes, decode
+from firelane.backends.cpu.ranks.hosts.wires import HostWires
 from firelane.contract import SlotState, StepInputs, StepLimits
 from firelane.engine_config import HostsConfig
 from firelane.errors import MachineError, UsageError

@@ -28,8 +28,8 @@ from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import LinkSizes, RankLink
-from firelane.backends.cpu.member import limits_of
 from firelane.backends.cpu.native import Library
+from firelane.backends.ranks.member import limits_of
 from firelane.contract import SlotState, StepInputs
 from firelane.models.registry import load_program
 from firelane.parallel.hosts import HostLayout

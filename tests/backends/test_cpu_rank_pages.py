@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from firelane.backends import cpu
-from firelane.backends.cpu import rank_group
 from firelane.backends.cpu.layout import Meeting
-from firelane.backends.cpu.rank_group import RankGroup
-from firelane.backends.cpu.rank_pages import RankPages
+from firelane.backends.cpu.ranks import interconnect
+from firelane.backends.cpu.ranks.pages import RankPages
+from firelane.backends.ranks.group import RankGroup
 from firelane.contract import Executor
 from firelane.engine import pulls, tier_reads
 from firelane.engine.standby import EngineStandby
@@ -39,7 +39,7 @@ GROUPS = {
     "one cache": ("deepseek_v3", {"expert_parallel_size": 2}),
 }
 WRITES = RopeAndCache | LatentCache
-pytestmark = pytest.mark.skipif(len(rank_group.usable_cores()) < 2, reason="ranks need a core each")
+pytestmark = pytest.mark.skipif(len(interconnect.usable_cores()) < 2, reason="ranks need a core each")
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for four ranks."""
-    usable = sorted(rank_group.usable_cores())[:2] * 2
-    monkeypatch.setattr(rank_group, "usable_cores", lambda: usable)
+    usable = sorted(interconnect.usable_cores())[:2] * 2
+    monkeypatch.setattr(interconnect, "usable_cores", lambda: usable)
 
 
 @pytest.fixture(scope="module")

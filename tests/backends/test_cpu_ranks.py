@@ -13,10 +13,11 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from firelane.backends import cpu, rank_process
-from firelane.backends.cpu import rank_group, rank_processes
-from firelane.backends.cpu.group import check_integer_rows
-from firelane.backends.cpu.rank_group import RankGroup
+from firelane.backends import cpu
+from firelane.backends.cpu.ranks import interconnect
+from firelane.backends.cpu.ranks.agreement import check_integer_rows
+from firelane.backends.ranks import process
+from firelane.backends.ranks.group import RankGroup
 from firelane.contract import Executor, StepInputs
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
@@ -40,7 +41,7 @@ STEPS = [
     [Chunk(0, 36, 1), Chunk(2, 22, 1)],
     [Chunk(3, 49, 1)],
 ]
-HAS_CORES = len(rank_group.usable_cores()) > 1
+HAS_CORES = len(interconnect.usable_cores()) > 1
 pytestmark = pytest.mark.skipif(not HAS_CORES, reason="ranks need a core each")
 
 
@@ -132,8 +133,8 @@ def alone(checkpoint: Path, kernel_cache: Path) -> tuple[list[bytes], list[list[
 def test_the_bits_of_one_rank(
     checkpoint: Path, kernel_cache: Path, alone, monkeypatch, sizes: dict[str, int]
 ) -> None:
-    cores = sorted(rank_group.usable_cores())[:2] * (math.prod(sizes.values()) // 2)
-    monkeypatch.setattr(rank_group, "usable_cores", lambda: cores)
+    cores = sorted(interconnect.usable_cores())[:2] * (math.prod(sizes.values()) // 2)
+    monkeypatch.setattr(interconnect, "usable_cores", lambda: cores)
     with loaded(checkpoint, kernel_cache, **sizes) as group:
         assert run(group) == alone[0]
         assert serve(group) == alone[1]
@@ -226,14 +227,14 @@ def test_a_rank_that_is_killed_ends_the_group(checkpoint: Path, kernel_cache: Pa
 
 
 def test_more_ranks_than_cores_are_refused(checkpoint: Path, kernel_cache: Path, monkeypatch) -> None:
-    monkeypatch.setattr(rank_group, "usable_cores", lambda: {0})
+    monkeypatch.setattr(interconnect, "usable_cores", lambda: {0})
     with pytest.raises(UsageError, match="--tensor-parallel-size 2: this process has 1 core, and each rank"):
         load(checkpoint, kernel_cache, 2)
 
 
 def test_a_rank_that_never_appears_is_named(checkpoint: Path, kernel_cache: Path, monkeypatch) -> None:
-    monkeypatch.setattr(rank_processes, "MODULE", "silent_rank")
+    monkeypatch.setattr(interconnect, "MODULE", "silent_rank")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(rank_process, "HELLO_S", 0.01)
+    monkeypatch.setattr(process, "HELLO_S", 0.01)
     with pytest.raises(MachineError, match="rank 1 of the model did not appear within"):
         load(checkpoint, kernel_cache, 2)

@@ -6,7 +6,7 @@ import pytest
 
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import LinkSizes
-from firelane.backends.cpu.member import GroupSizes, limits_of
+from firelane.backends.ranks.member import GroupSizes, limits_of
 from firelane.contract import StepLimits
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program

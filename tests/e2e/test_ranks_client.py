@@ -12,7 +12,7 @@ import openai
 import pytest
 from e2e_support import MODEL, metric, wait_until
 
-from firelane.backends.cpu.rank_group import usable_cores
+from firelane.backends.cpu.ranks.interconnect import usable_cores
 from firelane.bench.server import ServerProcess
 
 Connect = Callable[[ServerProcess], openai.OpenAI]
@@ -49,7 +49,7 @@ def children(pid: int) -> list[int]:
 def rank_pids(server: ServerProcess) -> list[int]:
     engines = server.engine_pids
     found = children(engines[0]) if engines and Path(f"/proc/{engines[0]}").exists() else []
-    return [pid for pid in found if "rank_process" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [pid for pid in found if "cpu.ranks.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def test_the_answers_of_one_rank(server: ServerProcess, cpu_server: ServerProcess, connect: Connect) -> None:

@@ -12,7 +12,7 @@ import openai
 import pytest
 from e2e_support import MODEL, TIMEOUT_S, metric, wait_until
 
-from firelane.backends.cpu.rank_group import usable_cores
+from firelane.backends.cpu.ranks.interconnect import usable_cores
 from firelane.bench.server import ServerProcess
 
 PROMPT = "import os\n\ndef walk(path):\n    for name in os.listdir(path):\n" * 30

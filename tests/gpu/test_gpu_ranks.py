@@ -11,8 +11,8 @@ import torch
 
 from firelane import LLM, SamplingParams
 from firelane.backends.cuda import loader
-from firelane.backends.cuda.rank_device import gpu_of
-from firelane.backends.cuda.rank_group import Leader, load_led
+from firelane.backends.cuda.ranks.device import gpu_of
+from firelane.backends.cuda.ranks.group import leader_of, load_led
 from firelane.engine_config import ExecutorConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
@@ -48,10 +48,10 @@ def test_rows_that_nccl_brings(kind: str, tmp_path: Path) -> None:
     program, prompt = load_program(read_config(directory)), list(range(20))
     config = ExecutorConfig(cache_dir=tmp_path, **{f"{kind}_parallel_size": 2}, **SIZES)
     with ExitStack() as stack:
-        leader = Leader(program, directory, config, tmp_path / "meeting", module=MODULE)
+        leader, interconnect = leader_of(program, directory, config, tmp_path / "meeting", MODULE)
         stack.callback(leader.close)
-        device = gpu_of(leader.rank, leader.layout, leader.meeting, gathers=True)
-        group = load_led(leader, device, lambda *_: None, stack)
+        device = gpu_of(leader.rank, leader.hosts.ranks, interconnect.meeting, gathers=True)
+        group = load_led(leader, interconnect, device, lambda *_: None, stack)
         tokens = Batch(group).generate(1, prompt, 8)
         group.release()
     config = ExecutorConfig(cache_dir=tmp_path, gemm="ranks", **SIZES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firelane.backends.cpu import loader, rank_group
+from firelane.backends.cpu import loader
 from firelane.backends.cpu.loader import describe
 from firelane.contract import Executor, ProgressCallback
 from firelane.engine_config import ExecutorConfig
@@ -15,5 +15,8 @@ __all__ = ["describe", "load"]
 
 def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback) -> Executor:
     """See backends.create_executor."""
-    load_here = rank_group.load_group if config.ranks_option or config.hosts else loader.load
-    return load_here(program, model_dir, config, progress)
+    if config.ranks_option or config.hosts:
+        from firelane.backends.cpu.ranks.group import load_group
+
+        return load_group(program, model_dir, config, progress)
+    return loader.load(program, model_dir, config, progress)

@@ -239,7 +239,7 @@ class CpuExecutor:
     def follow(self) -> None:
         """Run the steps that the first rank hands out, until the group ends."""
         assert self._link is not None
-        steps = [step_struct(inputs, self._outputs[0]) for inputs in self._link.inputs]
+        steps = [step_struct(inputs, self._outputs[0]) for inputs in self._link.ring.inputs]
         self._library.follow(self._handle, (StepStruct * len(steps))(*steps))
 
     def ended_steps(self) -> int:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.memory import HUGE_PAGE_BYTES
 from firelane.backends.cpu.native import (
-    CHUNK_ARRAYS,
     LINK_BYTES,
     LINK_COUNTS_AT,
     LINK_ENDED_AT,
@@ -24,11 +23,10 @@ from firelane.backends.cpu.native import (
     MOST_LANES,
     STAGE_BUSY_AT,
     STAGE_BYTES,
-    STEP_ARRAYS,
     PeerStruct,
 )
 from firelane.backends.cpu.page_pool import pages_bytes, states_bytes
-from firelane.contract import StepInputs, StepLimits
+from firelane.backends.ranks.step_ring import StepRing, step_bytes
 from firelane.errors import MachineError
 from firelane.native.pages import give_back
 from firelane.parallel.hosts import HostLayout
@@ -128,7 +126,7 @@ class RankLink:
         self.spins = 20000 if cores >= hosts.each else 0
         assert self.depth <= MOST_IN_FLIGHT, f"{ranks.pp} stages"
         assert ranks.lanes <= MOST_LANES, f"{ranks.lanes} ranks of a stage"
-        inputs_bytes = _in_pages(_inputs_bytes(layout.limits))
+        inputs_bytes = _in_pages(step_bytes(layout.limits))
         inputs_at = _in_pages(LINK_BYTES + ranks.pp * STAGE_BYTES)
         self._sums_at = inputs_at + self.depth * inputs_bytes
         self._gathered_at = self._sums_at + ranks.pp * 2 * ranks.lanes * sizes.sum
@@ -147,13 +145,9 @@ class RankLink:
         self._memory = mmap.mmap(self.fd, size)
         self._advise()
         self._bytes = np.frombuffer(self._memory, np.uint8)
-        self._counts = np.ndarray((MOST_IN_FLIGHT, 4), np.int32, self._memory, LINK_COUNTS_AT)
+        counts = np.ndarray((self.depth, 4), np.int32, self._memory, LINK_COUNTS_AT)
         self._bytes[LINK_STAGES_AT] = ranks.pp
-        self.inputs = [
-            _inputs(self._memory, layout.limits, inputs_at + place * inputs_bytes)
-            for place in range(self.depth)
-        ]
-        self._steps = 0
+        self.ring = StepRing(layout.limits, self._memory, counts, at=inputs_at, apart=inputs_bytes)
 
     def _advise(self) -> None:
         """Huge pages for KV caches and states, where the system has such for files in memory."""
@@ -250,21 +244,6 @@ class RankLink:
             made.column, made.width = sum(op.widths[:lane]) * size, op.widths[lane] * size
         return made
 
-    def hand_out(self, inputs: StepInputs) -> None:
-        """Copy the inputs of the next step to where all ranks read them."""
-        place = self._steps % self.depth
-        self._steps += 1
-        shared = self.inputs[place]
-        self._counts[place, :3] = inputs.num_chunks, inputs.num_tokens, inputs.num_rows
-        for name in STEP_ARRAYS:
-            count = inputs.num_chunks if name in CHUNK_ARRAYS else inputs.num_rows
-            getattr(shared, name)[:count] = getattr(inputs, name)[:count]
-
-    @property
-    def steps(self) -> int:
-        """Number of those that were handed out, by the rank that does."""
-        return self._steps
-
     def give_back(self) -> None:
         """Memory of what the ranks exchange, while no step is in flight."""
         give_back(self._bytes[self._sums_at :])
@@ -278,17 +257,3 @@ class RankLink:
 
 def _in_pages(nbytes: int, page: int = PAGE) -> int:
     return -(-nbytes // page) * page
-
-
-def _inputs_bytes(limits: StepLimits) -> int:
-    chunks = len(CHUNK_ARRAYS)
-    return 4 * (chunks * limits.max_num_seqs + (len(STEP_ARRAYS) - chunks) * limits.max_output_rows)
-
-
-def _inputs(memory: mmap.mmap, limits: StepLimits, at: int) -> StepInputs:
-    made = StepInputs.allocate(limits)
-    for name in STEP_ARRAYS:
-        count = limits.max_num_seqs if name in CHUNK_ARRAYS else limits.max_output_rows
-        setattr(made, name, np.frombuffer(memory, np.int32, count, at))
-        at += 4 * count
-    return made

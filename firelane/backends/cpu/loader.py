@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,11 @@ from firelane.backends.cpu.cached_estimate import cached_estimate
 from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.forms import choose, wanted_forms
+from firelane.backends.cpu.interconnect import CpuInterconnect
 from firelane.backends.cpu.layout import LANES, Layout
-from firelane.backends.cpu.member import Alone, GroupSizes, Member, limits_of
 from firelane.backends.cpu.memory import GIB
 from firelane.backends.cpu.native import Library
+from firelane.backends.ranks.member import GroupSizes, Member, limits_of
 from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, resolve_limits
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
@@ -27,6 +29,7 @@ from firelane.native import machine
 from firelane.native.host_memory import available_bytes
 from firelane.native.pages import private_huge_pages
 from firelane.native.target import Target
+from firelane.parallel.hosts import HostLayout
 from firelane.program.program import Program
 from firelane.weights.check import BackgroundCheck
 from firelane.weights.checkpoint import Checkpoint
@@ -38,7 +41,7 @@ from firelane.weights.plan import plan
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
-ALONE = Alone()
+ALONE, NO_INTERCONNECT = Member(), CpuInterconnect()
 KV_SHARE = 0.5
 """Of the memory that the weights leave."""
 log = logging.getLogger(__name__)
@@ -79,8 +82,9 @@ def load_for(
     config: ExecutorConfig,
     progress: ProgressCallback,
     member: Member = ALONE,
+    interconnect: CpuInterconnect = NO_INTERCONNECT,
 ) -> CpuExecutor:
-    """The executor of one member of a group of ranks."""
+    """The executor of one member of a group of ranks, which `interconnect` joins to the others."""
     compiler = in_background(lambda: KernelCompiler.find(settings, config.cache_dir), name="compiler")
     target = in_background(lambda: compiler.result().target(settings), name="target")
     threads = _threads(config.threads, machine.cpu_identity().usable_cores)
@@ -88,18 +92,21 @@ def load_for(
     checkpoint = Checkpoint.open(model_dir)
     scheme = WHILE_PACKING.get(config.weights)
     program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
-    program = alike(member.program(program))
+    programs = member.programs(program)
+    given = interconnect.attach(program, programs) or member.limits
+    program = alike(programs[member.rank])
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     wanted = wanted_forms(config.weights, target.result().isa, program)
     stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
     choice = choose(program, wanted, estimate, stored)
-    limits = member.limits or _limits(member, member.sizes(program), config, choice.saved_bytes)
+    limits = given or _limits(programs, member.hosts, config, interconnect, choice.saved_bytes)
     isa, own_limits = target.result().isa, limits_of(program, limits)
     integers = config.activation_dtype == "int8"
     layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms, integers=integers)
     check_integers(layout)
-    link, state = member.join(layout, limits)
+    link = interconnect.connect(layout, limits, programs)
+    state = member.join(limits, program.vocab_size)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
     weights = load_packed(
         program,
@@ -114,7 +121,8 @@ def load_for(
     pages = HugePages(weights.file, spare=partial(_spare, config, layout), asked=asked)
     check = BackgroundCheck(weights, plan(program, choice.forms), checkpoint, pages=pages)
     compiled = Library(library.result())
-    with member.pinned():
+    member.meet_loaded()
+    with interconnect.pinned():
         return CpuExecutor(
             library=compiled,
             layout=layout,
@@ -191,10 +199,18 @@ def _beside(tiers_bytes: int) -> str:
     return f" beside the {tiers_bytes / GIB:.1f} GiB of --kv-offloading-size" if tiers_bytes else ""
 
 
-def _limits(member: Member, sizes: GroupSizes, config: ExecutorConfig, saved_bytes: int) -> StepLimits:
-    """saved_bytes: by the formats of a rank's weights; ranks share the memory that is left."""
+def _limits(
+    programs: Mapping[int, Program],
+    hosts: HostLayout,
+    config: ExecutorConfig,
+    interconnect: CpuInterconnect,
+    saved_bytes: int,
+) -> StepLimits:
+    """The sizes of the ranks that run `programs` on these hosts. saved_bytes: by the formats of a rank's
+    weights; ranks share the memory that is left."""
+    sizes, ranks = GroupSizes.of(programs.values(), hosts.count), hosts.each
     tiers_bytes = config.replicas * config.tiers.host_bytes if config.tiers else 0
-    ranks, available = member.ranks, member.available_bytes - tiers_bytes
+    available = interconnect.available_bytes - tiers_bytes
     weights_bytes = sizes.weights_bytes - saved_bytes * ranks
     free = available - weights_bytes
     if free <= 0:

@@ -33,7 +33,7 @@ def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: Pr
     ranks are asked for.
 
     Raises MachineError where no GPU can be used and UsageError where the `cuda` extra is missing, or there
-    are more ranks than GPUs, each with what to do; else what loader.load and rank_group.load_group of
+    are more ranks than GPUs, each with what to do; else what loader.load and ranks.group.load_group of
     firelane.backends.cuda raise.
     """
     found = gpu_detection.detect()
@@ -51,7 +51,7 @@ def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: Pr
         loader = import_module("firelane.backends.cuda.loader")
     try:
         if ranks > 1:
-            group = import_module("firelane.backends.cuda.rank_group")
+            group = import_module("firelane.backends.cuda.ranks.group")
             return group.load_group(program, model_dir, config, progress)
         return loader.load(program, model_dir, config, progress)
     except OutOfMemoryError as error:

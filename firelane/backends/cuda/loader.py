@@ -21,7 +21,6 @@ from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.loading import load_weights
-from firelane.backends.cuda.member import Alone, Member
 from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, fixed_memory, plan_memory
 from firelane.backends.cuda.packing import work_ahead
 from firelane.backends.cuda.placeholder_weights import placeholder_weights
@@ -32,6 +31,7 @@ from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.supported import check_supported
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.ranks.member import Member, limits_of
 from firelane.contract import KEY_TILE, BackendDefaults, ProgressCallback, SlotState, StepLimits
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import CacheError
@@ -44,7 +44,7 @@ from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
 READERS = 8
-ALONE = Alone()
+ALONE = Member(is_segmented=False)
 log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ def load(
     Raises CacheError, CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
     """
     program, checkpoint = opened(program, model_dir, config)
-    member = Alone(is_segmented=config.gemm == "ranks")
+    member = Member(is_segmented=config.gemm == "ranks")
     return load_on(CudaDevice(), program, checkpoint, config, progress, member)
 
 
@@ -86,10 +86,12 @@ def load_on(
     member: Member = ALONE,
 ) -> CudaExecutor:
     """As load(), on a given device; program: of all members."""
-    others, program = member.others(program), member.program(program)
-    check_supported(program)
+    programs = member.programs(program)
+    own, lanes = programs[member.rank], member.hosts.ranks.lanes
+    check_supported(own)
+    others = [programs[first] for first in range(0, member.rank, lanes) if first in programs]
     with device.on_stream():
-        return _load_on(device, program, checkpoint, config, progress, member, others)
+        return _load_on(device, own, checkpoint, config, progress, member, others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +118,10 @@ def _load_on(
     member: Member,
     others: Sequence[Program],
 ) -> CudaExecutor:
+    """others: a program of each stage before this one, whose devices need as many pages."""
     before = device.free_bytes()
     parts = [Part.of(one, checkpoint, config, device) for one in (program, *others)]
-    part, given = parts[0], member.limits(program)
+    part, given = parts[0], member.limits and limits_of(program, member.limits)
     early = _early_plan(parts, config, free_bytes=before, given=given)
     state = member.join(early.limits, program.vocab_size)
     compiled = in_background(lambda: _compile_early(part, config, early, device, progress), name="compile")

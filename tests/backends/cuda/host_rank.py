@@ -14,7 +14,7 @@ import torch
 
 from firelane.backends.cuda.device import Shared, StageLink
 from firelane.backends.cuda.peers import Peers
-from firelane.backends.cuda.rank_process import main
+from firelane.backends.cuda.ranks.worker import main
 from firelane.parallel.ranks import RankLayout
 from tests.backends.cuda import interpreter
 from tests.backends.cuda.host_device import HostDevice
@@ -50,4 +50,4 @@ def peer_of(rank: int, layout: RankLayout, meeting: Path) -> Generator[HostPeer]
 if __name__ == "__main__":
     interpreter.install()
     with lean():
-        sys.exit(main(sys.argv[1:], lambda task: peer_of(task.rank, task.layout, task.meeting)))
+        sys.exit(main(sys.argv[1:], lambda task: peer_of(task.rank, task.hosts.ranks, task.share.meeting)))

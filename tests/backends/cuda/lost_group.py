@@ -10,7 +10,7 @@ from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
-from firelane.backends.rank_process import RankEndedError
+from firelane.backends.ranks.process import RankEndedError
 from tests.backends.cuda import interpreter
 from tests.backends.cuda.lean import lean
 from tests.backends.cuda.test_cuda_rank_group import group_of

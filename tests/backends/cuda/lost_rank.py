@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 
-from firelane.backends.rank_words import HELLO, LOADED, receive_task
+from firelane.backends.ranks.words import HELLO, LOADED, receive_task
 
 sock = socket.socket(fileno=int(sys.argv[1]))
 sock.sendall(HELLO)

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from firelane.backends.cuda import loader
-from firelane.backends.cuda.member import Alone
-from firelane.backends.cuda.rank_group import Leader, RankGroup, load_led
+from firelane.backends.cuda.ranks.group import check_stages, leader_of, load_led
+from firelane.backends.ranks.group import RankGroup
+from firelane.backends.ranks.member import Member
 from firelane.contract import SAMPLE, Executor
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
@@ -57,9 +58,10 @@ def group_of(directory: Path, module: str = MODULE, **options: object) -> Genera
     program = load_program(read_config(directory))
     with ExitStack() as stack:
         meeting = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "meeting"  # each group its own
-        leader = Leader(program, directory, config, meeting, module=module)
+        leader, interconnect = leader_of(program, directory, config, meeting, module)
         stack.callback(leader.close)
-        group = load_led(leader, peer_of(leader.rank, leader.layout, leader.meeting), lambda *_: None, stack)
+        device = peer_of(leader.rank, leader.hosts.ranks, meeting)
+        group = load_led(leader, interconnect, device, lambda *_: None, stack)
         try:
             yield group
         finally:
@@ -70,7 +72,7 @@ def alone(directory: Path) -> Executor:
     config = config_of(directory)
     program, checkpoint = loader.opened(load_program(read_config(directory)), directory, config)
     device = HostDevice(warm=False, memory_bytes=2 << 30)
-    return loader.load_on(device, program, checkpoint, config, lambda *_: None, Alone(is_segmented=True))
+    return loader.load_on(device, program, checkpoint, config, lambda *_: None, Member())
 
 
 def test_two_processes_give_the_tokens_of_one_and_end_together(checkpoint: Path) -> None:
@@ -107,9 +109,10 @@ def test_two_stages_have_two_steps_in_flight(checkpoint: Path) -> None:
 def test_a_stage_without_attention_is_refused(tmp_path: Path) -> None:
     directory = make_checkpoint("qwen3_next", "bfloat16", tmp_path)
     program = load_program(read_config(directory))
-    leader = Leader(program, directory, config_of(directory, pipeline_parallel_size=4), tmp_path / "meeting")
+    config = config_of(directory, pipeline_parallel_size=4)
+    leader, _ = leader_of(program, directory, config, tmp_path / "meeting")
     with pytest.raises(UsageError, match="--pipeline-parallel-size 4: a stage would have no attention"):
-        leader.check(program)
+        check_stages(leader, program)
 
 
 def test_a_rank_that_ends_before_all_have_met(checkpoint: Path) -> None:
@@ -129,7 +132,7 @@ def test_a_rank_that_ends_before_all_have_met(checkpoint: Path) -> None:
 def test_options_that_ranks_do_not_take(checkpoint: Path, options: dict[str, str], message: str) -> None:
     config = config_of(checkpoint, tensor_parallel_size=2, **options)
     with pytest.raises(UsageError, match=message):
-        Leader(load_program(read_config(checkpoint)), checkpoint, config, checkpoint / "meeting")
+        leader_of(load_program(read_config(checkpoint)), checkpoint, config, checkpoint / "meeting")
 
 
 def run_for_ever(batch: Batch) -> NoReturn:

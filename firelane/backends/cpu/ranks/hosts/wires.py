@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from firelane.backends.cpu.attach import HostSocket, LinkBrokenError, Listener, WireHello, connect
 from firelane.backends.cpu.link import RankWires
+from firelane.backends.cpu.ranks.hosts.attach import HostSocket, LinkBrokenError, Listener, WireHello, connect
 from firelane.errors import MachineError
 from firelane.parallel.hosts import HostLayout, Wire
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import firelane
 from firelane import env
-from firelane.backends.cpu.attach import Hello, compared_options
 from firelane.backends.cpu.native import MOST_IN_FLIGHT
+from firelane.backends.cpu.ranks.hosts.attach import Hello, compared_options
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import UsageError
 from firelane.native import machine
@@ -53,9 +53,7 @@ def _row_groups(program: Program) -> list[int]:
     return [row_group(op.weight.k, op.segments) for op in linears]
 
 
-def hello_of(
-    model_dir: Path, program: Program, config: ExecutorConfig, settings: env.Environment, port: int = 0
-) -> Hello:
+def hello_of(model_dir: Path, program: Program, config: ExecutorConfig) -> Hello:
     """This host's account of itself. program: the whole model's, as the loader has it."""
     assert config.hosts is not None
     return Hello(
@@ -65,9 +63,8 @@ def hello_of(
         options=compared_options(config),
         model=_model(model_dir),
         program=hashlib.sha256(repr(program).encode()).hexdigest(),
-        isa=machine.choose_isa(settings.isa, machine.cpu_identity()),
+        isa=machine.choose_isa(env.read().isa, machine.cpu_identity()),
         available_bytes=available_bytes(),
-        port=port,
     )
 
 

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from firelane import env
-from firelane.backends.cpu.attach import (
+from firelane.backends.cpu.link import LinkSizes, RankWires
+from firelane.backends.cpu.ranks.hosts.attach import (
     Ended,
     Hello,
     HostSocket,
@@ -24,9 +25,9 @@ from firelane.backends.cpu.attach import (
     cluster_key,
     difference,
 )
-from firelane.backends.cpu.host_wires import HostWires
-from firelane.backends.cpu.link import LinkSizes, RankWires
-from firelane.backends.cpu.step_stream import StepEncoder
+from firelane.backends.cpu.ranks.hosts.others import OtherHosts
+from firelane.backends.cpu.ranks.hosts.steps import StepEncoder
+from firelane.backends.cpu.ranks.hosts.wires import HostWires
 from firelane.contract import SlotState, StepInputs, StepLimits
 from firelane.engine_config import HostsConfig
 from firelane.errors import MachineError
@@ -45,72 +46,10 @@ LIMITS = (
 )
 """Fields of StepLimits that follow from host 0's options and all hosts' memory."""
 REPORT: Any = Loaded | Ended
-Say = Callable[[str], None]
 log = logging.getLogger(__name__)
 
 
-class RemoteHosts(Protocol):
-    """Other hosts than this one, the first."""
-
-    def attach(self, mine: Hello) -> None:
-        """Waits for all. mine: what they have to be like. Raises MachineError."""
-        ...
-
-    @property
-    def available_bytes(self) -> int:
-        """Free memory of the host that has the least, this one included."""
-        ...
-
-    def start(self, limits: StepLimits, sizes: LinkSizes) -> Mapping[int, RankWires]:
-        """The wires of this host's ranks."""
-        ...
-
-    def await_ready(self, on_end: Say) -> None:
-        """on_end: called from another thread when a host leaves, from now on. Raises MachineError."""
-        ...
-
-    @property
-    def weights_bytes(self) -> int: ...
-
-    @property
-    def kv_bytes(self) -> int: ...
-
-    def hand_out(self, inputs: StepInputs, state: SlotState) -> None:
-        """Have them run a step. Raises MachineError."""
-        ...
-
-    def close(self) -> None:
-        """Idempotent."""
-        ...
-
-
-class NoRemoteHosts:
-    """This host has all ranks."""
-
-    weights_bytes = kv_bytes = 0
-
-    def attach(self, mine: Hello) -> None:
-        del mine
-
-    @property
-    def available_bytes(self) -> int:
-        return available_bytes()
-
-    def start(self, limits: StepLimits, sizes: LinkSizes) -> Mapping[int, RankWires]:
-        del limits, sizes
-        return {}
-
-    def await_ready(self, on_end: Say) -> None:
-        del on_end
-
-    def hand_out(self, inputs: StepInputs, state: SlotState) -> None:
-        del inputs, state
-
-    def close(self) -> None:
-        return
-
-
-class TcpHosts:
+class TcpHosts(OtherHosts):
     """Hosts that attach over TCP. The first rank of each has a connection for steps here."""
 
     def __init__(self, hosts: HostLayout, config: HostsConfig, settings: env.Environment) -> None:
@@ -120,14 +59,13 @@ class TcpHosts:
         self._group = secrets.token_hex(16)
         self._wires = HostWires(hosts, 0, self._group)
         self._attached: dict[int, tuple[Hello, HostSocket]] = {}
-        self._loaded: list[Loaded] = []
         self._encoder: StepEncoder | None = None
         self._limits: StepLimits | None = None
         self._is_closed = False
         self._refusal = ""
         self._listener = Listener(config.address, config.port, self._key)
 
-    def attach(self, mine: Hello) -> None:
+    def attach(self, mine: Hello) -> Mapping[str, int]:
         log.info("rank_hosts_awaited count=%d address=%s:%d", self._hosts.count - 1, *self._place)
         deadline_s = time.monotonic() + self._config.timeout_s
         while not self._are_all_here():
@@ -138,12 +76,13 @@ class TcpHosts:
                 raise MachineError(self._missing()) from None
             except LinkBrokenError:
                 continue
+        return {}
 
     @property
     def available_bytes(self) -> int:
         return min(available_bytes(), *(hello.available_bytes for hello, _ in self._attached.values()))
 
-    def start(self, limits: StepLimits, sizes: LinkSizes) -> Mapping[int, RankWires]:
+    def start(self, limits: StepLimits, sizes: LinkSizes) -> tuple[LinkSizes, Mapping[int, RankWires]]:
         self._limits = limits
         places = [("", 0)] * self._hosts.count
         for host, (hello, sock) in self._attached.items():
@@ -158,24 +97,17 @@ class TcpHosts:
         deadline_s = time.monotonic() + self._config.timeout_s
         self._wires.open(places, self._listener, self._key, deadline_s, self._check)
         self._listener.close()
-        return self._wires.of_ranks()
+        return sizes, self._wires.of_ranks()
 
-    def await_ready(self, on_end: Say) -> None:
+    def await_ready(self, on_end: Callable[[str], None]) -> None:
         for host, (_, sock) in self._attached.items():
             found = self._next_of(host, sock)
             if isinstance(found, Ended):
                 raise MachineError(f"{self._name(host)}: {found.why}")
-            self._loaded.append(found)
+            self.weights_bytes += found.weights_bytes
+            self.kv_bytes += found.kv_bytes
         for host, (_, sock) in self._attached.items():
             threading.Thread(target=self._watch, args=(host, sock, on_end), daemon=True).start()
-
-    @property
-    def weights_bytes(self) -> int:
-        return sum(loaded.weights_bytes for loaded in self._loaded)
-
-    @property
-    def kv_bytes(self) -> int:
-        return sum(loaded.kv_bytes for loaded in self._loaded)
 
     def hand_out(self, inputs: StepInputs, state: SlotState) -> None:
         if self._encoder is None:
@@ -258,7 +190,7 @@ class TcpHosts:
         except LinkBrokenError as error:
             raise MachineError(f"{self._name(host)} is gone: {error}") from error
 
-    def _watch(self, host: int, sock: HostSocket, on_end: Say) -> None:
+    def _watch(self, host: int, sock: HostSocket, on_end: Callable[[str], None]) -> None:
         """Until it leaves, which it may say why."""
         try:
             found = self._next_of(host, sock)

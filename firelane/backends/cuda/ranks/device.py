@@ -11,7 +11,7 @@ import torch
 from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.peers import Peers
-from firelane.backends.rank_process import RankEndedError
+from firelane.backends.ranks.process import RankEndedError
 from firelane.parallel.ranks import RankLayout
 
 

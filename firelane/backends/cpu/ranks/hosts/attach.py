@@ -270,41 +270,32 @@ def compared_options(config: ExecutorConfig) -> dict[str, str]:
     return {name: str(value) for name, value in (sizes | others).items()}
 
 
+_SAME = {
+    "version": "runs Firelane {theirs}, host 0 {ours}: install the same version on all hosts",
+    "hosts": "was started with --nnodes {theirs}, host 0 with {ours}: give all hosts the same",
+    "model": "has another model than host 0: config.json or weights differ; give all hosts the same files",
+    "isa": "computes with {theirs}, host 0 with {ours}: sums would differ; set FIRELANE_ISA to one that all "
+    "hosts have",
+    "program": "makes another program of the model than host 0: give all hosts the same --max-model-len",
+}
+"""Fields of Hello that have to be the same on all hosts, and what to say where they are not."""
+
+
 def difference(leader: Hello, other: Hello) -> str:
     """The first thing that is not the same on both, and what to do; "" where all is."""
-    name = f"host {other.host}"
-    if other.version != leader.version:
-        return (
-            f"{name} runs Firelane {other.version}, host 0 {leader.version}: install the same version on "
-            "all hosts"
-        )
-    if other.hosts != leader.hosts:
-        return (
-            f"{name} was started with --nnodes {other.hosts}, host 0 with {leader.hosts}: give all hosts the "
-            "same"
-        )
-    if not 0 < other.host < leader.hosts:
-        return f"--node-rank {other.host}: that of another host than the first is 1 to {leader.hosts - 1}"
-    for option, value in leader.options.items():
-        if other.options.get(option) != value:
-            return (
-                f"{name} was started with {option} {other.options.get(option)}, host 0 with {value}: give "
-                "all hosts the same"
-            )
-    if other.model != leader.model:
-        return (
-            f"{name} has another model than host 0: config.json or weights differ; give all hosts the same "
-            "files"
-        )
-    if other.isa != leader.isa:
-        return (
-            f"{name} computes with {other.isa}, host 0 with {leader.isa}: sums would differ; set "
-            "FIRELANE_ISA to one that all hosts have"
-        )
-    if other.program != leader.program:
-        return (
-            f"{name} makes another program of the model than host 0: give all hosts the same --max-model-len"
-        )
+    if other.version == leader.version and other.hosts == leader.hosts:
+        if not 0 < other.host < leader.hosts:
+            return f"--node-rank {other.host}: that of another host than the first is 1 to {leader.hosts - 1}"
+        for option, value in leader.options.items():
+            if other.options.get(option) != value:
+                return (
+                    f"host {other.host} was started with {option} {other.options.get(option)}, host 0 with "
+                    f"{value}: give all hosts the same"
+                )
+    for name, text in _SAME.items():
+        ours, theirs = getattr(leader, name), getattr(other, name)
+        if ours != theirs:
+            return f"host {other.host} {text.format(ours=ours, theirs=theirs)}"
     return ""
 
 
