@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
-import os
 import socket
-from collections import deque
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
-from firelane.errors import FrameError
-from firelane.link.framing import FrameReader, encode
+from firelane.errors import PeerLostError
+from firelane.link.channel import Channel
 from firelane.telemetry.metrics import Dump
 
-READ_BYTES = 1 << 16
 MOST_FDS = 64
 POLL_S = 0.005
 
@@ -199,82 +197,56 @@ class ControlChannel:
         on_message: Callable[[Message, list[int]], None],
         on_closed: Callable[[], None],
     ) -> None:
-        sock.setblocking(False)
-        self._sock, self._on_message, self._on_closed = sock, on_message, on_closed
-        self._reader: FrameReader[_Envelope] = FrameReader(_Envelope)
-        self._fds: deque[int] = deque()
-        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        self._channel: Channel[_Envelope] = Channel(sock, _Envelope, sys.maxsize, most_fds=MOST_FDS)
+        self._on_message, self._on_closed = on_message, on_closed
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(sock, self._read)
+        self._loop.add_reader(self._channel, self._read)
         self._open = True
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """The descriptors stay the caller's. What the other end is too slow for is kept."""
-        if not self._open:
-            return
-        self._unsent.append((encode(_Envelope(message, len(fds))), [os.dup(fd) for fd in fds]))
-        if len(self._unsent) == 1:
-            self._write()
+        if self._open:
+            with suppress(PeerLostError):  # the reader hears of it
+                self._channel.send(_Envelope(message, len(fds)), fds)
+            if self._channel.unsent_bytes:
+                self._loop.add_writer(self._channel, self._write)
 
     async def flush(self, timeout_s: float) -> None:
         """Return when all has been sent, or the time is over."""
         ends_s = self._loop.time() + timeout_s
-        while self._open and self._unsent and self._loop.time() < ends_s:
+        while self._open and self._channel.unsent_bytes and self._loop.time() < ends_s:
             await asyncio.sleep(POLL_S)
 
     def close(self) -> None:
         """Idempotent; on_closed is not called."""
-        if not self._open:
-            return
-        self._open = False
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
-        for fd in (*self._fds, *(fd for _, fds in self._unsent for fd in fds)):
-            os.close(fd)
-        self._fds.clear()
-        self._unsent.clear()
-        self._sock.close()
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._channel)
+            self._loop.remove_writer(self._channel)
+            self._channel.close()
 
     def _write(self) -> None:
-        while self._unsent:
-            data, fds = self._unsent[0]
-            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-            try:
-                sent = self._sock.sendmsg([data], control)
-            except BlockingIOError:
-                self._loop.add_writer(self._sock, self._write)
-                return
-            except OSError:
-                break  # the reader hears of it
-            for fd in fds:
-                os.close(fd)
-            self._unsent[0] = data[sent:], []
-            if sent == len(data):
-                self._unsent.popleft()
-        self._loop.remove_writer(self._sock)
+        is_lost = False
+        try:
+            self._channel.push()
+        except PeerLostError:
+            is_lost = True  # the reader hears of it
+        if is_lost or not self._channel.unsent_bytes:
+            self._loop.remove_writer(self._channel)
 
     def read_rest(self) -> None:
         """Last words of the other end, which has gone."""
-        while self._open and self._read():
-            pass
+        for _ in range(2):  # the words, and the end behind them
+            if self._open:
+                self._read()
 
-    def _read(self) -> bool:
-        """False where nothing is there."""
+    def _read(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_FDS)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data, fds = b"", []
-        self._fds += fds
-        try:
-            envelopes = self._reader.feed(data) if data else []
-        except FrameError:
-            data, envelopes = b"", []
-        for envelope in envelopes:
-            own = [self._fds.popleft() for _ in range(envelope.fds)]
-            self._on_message(envelope.message, own)
-        if not data and self._open:
+            envelopes = self._channel.receive()
+        except PeerLostError:
             self.close()
             self._on_closed()
-        return True
+            return
+        for envelope in envelopes:
+            own = [self._channel.descriptors.popleft() for _ in range(envelope.fds)]
+            self._on_message(envelope.message, own)
