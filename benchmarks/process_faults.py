@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from firelane.bench.server import ServerProcess, descendants
+from firelane.errors import MachineError
 
 KINDS = {
     "gateway": b"firelane.cli.gateway_process\0",
@@ -182,12 +183,15 @@ def processes(server: int) -> dict[str, list[int]]:
     return found
 
 
-async def disturb(server: int, args: argparse.Namespace) -> Counter[tuple[str, str]]:
-    """The faults that were done, by kind of process and signal."""
+async def disturb(server: ServerProcess, args: argparse.Namespace) -> Counter[tuple[str, str]]:
+    """The faults that were done, by kind of process and signal. Raises MachineError where the server ends."""
     draw, done = random.Random(args.seed), Counter[tuple[str, str]]()
     while done.total() < args.faults:
         await asyncio.sleep(draw.expovariate(1 / args.gap))
-        living = {kind: pids for kind, pids in processes(server).items() if kind in args.only}
+        if server.process.poll() is not None:
+            raise MachineError(f"the server has ended: {server.log.strip().splitlines()[-1]}")
+        found = processes(server.process.pid).items()
+        living = {kind: pids for kind, pids in found if kind in args.only}
         if not living:
             continue
         kind = draw.choice(sorted(living))
@@ -209,7 +213,7 @@ async def run(
     await load.record()
     streams = [asyncio.ensure_future(load.stream(i)) for i in range(args.streams)]
     began_s = time.perf_counter()
-    done = await disturb(server.process.pid, args)
+    done = await disturb(server, args)
     took_s = time.perf_counter() - began_s
     load.stopping = True
     await asyncio.wait_for(asyncio.gather(*streams), 600)

@@ -27,14 +27,14 @@ import sys, time
 from pathlib import Path
 from firelane import env
 from firelane.child_process import Replacements
-from firelane.engine.grammar.trial_process import HelperTrials
+from firelane.engine.grammar.trial_process import fork_trials
 from firelane.sandbox.confine import confine, serve_only
 cache = Path(sys.argv[1])
 settings = env.read({"FIRELANE_CXX": "/usr/bin/g++"})
 began = time.perf_counter()
 confine(settings, cache, [cache])
 confined = time.perf_counter()
-HelperTrials.fork(Replacements())
+fork_trials(Replacements())
 forked = time.perf_counter()
 serve_only()
 print(confined - began, forked - confined, time.perf_counter() - forked)

@@ -1,12 +1,14 @@
-"""Child processes: what a child does to itself, how it ended, who replaces it.
+"""Child processes: started, watched, replaced, ended in one way.
 
-`own` is for the child itself. Whoever starts one finds in `ending` how to wait for its end and what the end
-means, in `state` whether it is stopped, in `nursery` processes for those who may start none themselves. Each
-replacement of a child, of whatever kind, is noted in a `Replacements`: that writes the line of the log, and
-metrics and /health read it.
+`child` has the Child, which whoever starts a process of Firelane keeps of it; `worker` has one that answers
+requests and is replaced when it is lost; `silence` watches over one that has to show life. `nursery` starts
+children for a process that may start none itself; `forked` makes helpers. `own` is for the child itself.
+Each replacement, of whatever kind of child, is noted in a `Replacements`: that writes the line of the log,
+and metrics and /health read it.
 """
 
-from firelane.child_process.own import end_with_parent, has_parent, limit_memory
+from firelane.child_process.child import Child
+from firelane.child_process.own import as_child, end_with_parent, has_parent, limit_memory
 from firelane.child_process.replacements import Replacements
 
-__all__ = ["Replacements", "end_with_parent", "has_parent", "limit_memory"]
+__all__ = ["Child", "Replacements", "as_child", "end_with_parent", "has_parent", "limit_memory"]

@@ -1,4 +1,4 @@
-"""Processes for one that may start none itself: two helpers, forked while it still could, start them for it.
+"""Processes for one that may start none itself: two helpers, made while it still could, start them for it.
 Each helper replaces the other when that one dies or hangs.
 """
 
@@ -6,55 +6,40 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
-from firelane.child_process.own import end_with_parent
+from firelane.child_process.child import Child
+from firelane.child_process.forked import (
+    code_at,
+    fork_helper,
+    forked_child,
+    run_forked,
+    seqpacket_pair,
+)
 from firelane.child_process.replacements import Replacements
 from firelane.errors import MachineError
 
 ANSWER_S = 5.0
 """Until a helper that does not answer counts as hung."""
-MOST_BYTES = 1 << 16
-"""Most bytes of one process's arguments."""
-MOST_FDS = 4
+END_S = 1.0
+"""For a helper to end by itself."""
+MOST_BYTES = 64
 HELPERS = 2
 START, END, FORK = b"s", b"e", b"f"
 DONE, FAILED = b".", b"!"
-Spawn = Callable[[Sequence[str], Sequence[int]], int]
-"""Starts a process with these arguments and file descriptors, in a helper; returns its id. Raises OSError."""
+SOCKET_FD = 10
+"""Descriptor of a process's socket, in the process: none that it has open at its start."""
+Spawn = Callable[[int], int]
+"""Starts a process with the socket of this descriptor, in a helper; returns its id. Raises OSError."""
 
 
 class _HelperLostError(Exception):
     """The helper has ended, or does not answer."""
-
-
-class NurseryChild:
-    """A process that a helper has started. Known by a descriptor: its id may be another process's by now."""
-
-    def __init__(self, helper: _Helper, process_fd: int) -> None:
-        self._helper, self._process_fd = helper, process_fd
-
-    @property
-    def has_ended(self) -> bool:
-        return _has_ended(self._process_fd)
-
-    def end(self) -> int | None:
-        """Kill the process unless it has ended, and release it. Returns its code as in Popen.returncode, or
-        None where the helper that saw its end has gone, too. Called once."""
-        try:
-            return self._helper.end(self._process_fd)
-        except _HelperLostError:
-            _kill(self._process_fd)
-            return None
-        finally:
-            os.close(self._process_fd)
 
 
 class Nursery:
@@ -71,28 +56,36 @@ class Nursery:
     def fork(cls, kind: str, spawn: Spawn, replaced: Replacements) -> Nursery:
         """Called while the process has one thread, and little in memory. kind: of the helpers, in logs and
         metrics. The helpers end with this process."""
-        return cls(kind, [_forked(spawn) for _ in range(HELPERS)], replaced)
+        helpers = [_Helper(*fork_helper(lambda sock: serve(sock, spawn))) for _ in range(HELPERS)]
+        return cls(kind, helpers, replaced)
 
     @classmethod
-    def launch(cls, kind: str, spawn_helper: Callable[[int], int], replaced: Replacements) -> Nursery:
-        """For a process that has threads. spawn_helper: starts a program that calls `serve` on the socket of
-        this descriptor; returns its id. Raises OSError."""
-        return cls(kind, [_launched(spawn_helper) for _ in range(HELPERS)], replaced)
+    def launch(
+        cls, kind: str, words: Sequence[str], environ: Mapping[str, str], replaced: Replacements
+    ) -> Nursery:
+        """For a process that has threads. words: the module, with its arguments, that calls `serve` on its
+        socket. Raises OSError."""
+        streams = (subprocess.DEVNULL, 2, None)
+        made = [
+            Child.connected(words, environ, streams=streams, kind=socket.SOCK_SEQPACKET)
+            for _ in range(HELPERS)
+        ]
+        return cls(kind, [_Helper(*one) for one in made], replaced)
 
-    def start(self, arguments: Sequence[str], fds: Sequence[int]) -> NurseryChild:
-        """A new process. The descriptors stay the caller's. Raises OSError where the system makes no process,
-        MachineError where no helper is left."""
-        while True:
-            helper = self._first()
-            try:
-                return helper.start(arguments, fds)
-            except _HelperLostError as error:
-                self._replace(helper, str(error))
+    def connected(self, kind: socket.SocketKind = socket.SOCK_STREAM) -> tuple[Child, socket.socket]:
+        """A new process, and this end of its socket. Raises OSError where the system makes none, MachineError
+        where no helper is left."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.enter_context(ours)
+            child = self._start(theirs.fileno())
+            on_error.pop_all()
+        return child, ours
 
     def check(self) -> None:
-        """Replace helpers that have ended. Does not wait for one that hangs: `start` notices that."""
+        """Replace helpers that have ended. Does not wait for one that hangs: `connected` notices that."""
         for helper in list(self._helpers):
-            if helper.has_ended:
+            if helper.child.has_ended:
                 with contextlib.suppress(MachineError):
                     self._replace(helper, "has ended")
 
@@ -101,6 +94,14 @@ class Nursery:
         helpers, self._helpers = self._helpers, []
         for helper in helpers:
             helper.close()
+
+    def _start(self, fd: int) -> Child:
+        while True:
+            helper = self._first()
+            try:
+                return helper.start(fd)
+            except _HelperLostError as error:
+                self._replace(helper, str(error))
 
     def _first(self) -> _Helper:
         helpers = self._helpers
@@ -132,57 +133,52 @@ class Nursery:
 class _Helper:
     """The owner's end of one helper."""
 
-    def __init__(self, sock: socket.socket, process_fd: int) -> None:
-        self._sock, self._process_fd = sock, process_fd
+    def __init__(self, child: Child, sock: socket.socket) -> None:
+        self.child, self._sock = child, sock
         self._asking = threading.Lock()
         sock.settimeout(ANSWER_S)
 
-    @property
-    def has_ended(self) -> bool:
-        return _has_ended(self._process_fd)
-
-    def start(self, arguments: Sequence[str], fds: Sequence[int]) -> NurseryChild:
-        """Raises OSError and _HelperLostError."""
-        _, made = self._ask(START + msgspec.json.encode(arguments), fds)
-        if not made:
-            raise OSError("the helper started no process")
-        return NurseryChild(self, made[0])
+    def start(self, fd: int) -> Child:
+        """A process that the helper has started. Raises OSError and _HelperLostError."""
+        process_fd = self._made(START, fd)
+        return Child(lambda: self._end(process_fd), fd=process_fd)
 
     def fork(self) -> _Helper:
         """Another helper. Raises OSError and _HelperLostError."""
-        ours, theirs = _pair()
-        with theirs:
-            try:
-                _, made = self._ask(FORK, [theirs.fileno()])
-                if not made:
-                    raise OSError("no room for a process")
-            except BaseException:
-                ours.close()
-                raise
-        return _Helper(ours, made[0])
-
-    def end(self, process_fd: int) -> int:
-        """Raises _HelperLostError."""
-        told, _ = self._ask(END, [process_fd])
-        try:
-            return int(told)
-        except ValueError:
-            raise _HelperLostError("does not know the process") from None
+        ours, theirs = seqpacket_pair()
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.enter_context(ours)
+            child = forked_child(self._made(FORK, theirs.fileno()))
+            on_error.pop_all()
+        return _Helper(child, ours)
 
     def kill(self) -> None:
-        _kill(self._process_fd)
+        self.child.kill()
         self.close()
 
     def close(self) -> None:
+        """It ends with its socket. One that is stopped, and has more rights than this process, is let be."""
         self._sock.close()
-        with contextlib.suppress(OSError):
-            os.waitid(os.P_PIDFD, self._process_fd, os.WEXITED | os.WNOHANG)
-        os.close(self._process_fd)
+        if self.child.ends_within(END_S):
+            self.child.end()
 
-    def _ask(self, message: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
+    def _made(self, message: bytes, fd: int) -> int:
+        _, made = self._ask(message, fd)
+        if not made:
+            raise OSError("the helper started no process")
+        return made[0]
+
+    def _end(self, process_fd: int) -> int | None:
+        """Kill a process that may have more rights than this one. Returns its code; None where the helper
+        that saw its end has gone, too."""
+        with contextlib.suppress(_HelperLostError, ValueError):
+            return int(self._ask(END, process_fd)[0])
+        return None
+
+    def _ask(self, message: bytes, fd: int) -> tuple[bytes, list[int]]:
         with self._asking:
             try:
-                socket.send_fds(self._sock, [message], fds)
+                socket.send_fds(self._sock, [message], [fd])
                 told, made, _, _ = socket.recv_fds(self._sock, MOST_BYTES, 1)
             except TimeoutError:
                 raise _HelperLostError(f"has not answered for {ANSWER_S:g} s") from None
@@ -193,56 +189,22 @@ class _Helper:
         return told[1:], made
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-def _forked(spawn: Spawn) -> _Helper:
-    ours, theirs = _pair()
-    pid = os.fork()
-    if pid == 0:
-        end_with_parent()
-        _run(theirs, spawn)
-    theirs.close()
-    return _Helper(ours, os.pidfd_open(pid))
-
-
-def _launched(spawn_helper: Callable[[int], int]) -> _Helper:
-    ours, theirs = _pair()
-    try:
-        with theirs:
-            return _Helper(ours, os.pidfd_open(spawn_helper(theirs.fileno())))
-    except OSError:
-        ours.close()
-        raise
-
-
-def _run(sock: socket.socket, spawn: Spawn) -> None:
-    """All of a helper's life; does not return. Nothing of what its parent has open stays open."""
-    with contextlib.suppress(BaseException):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner's parent decides
-        os.closerange(3, sock.fileno())
-        os.closerange(sock.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-        serve(sock, spawn)
-    os._exit(0)
-
-
 def serve(sock: socket.socket, spawn: Spawn) -> None:
     """A helper's work, until its owner has gone."""
     forked: list[int] = []
     while True:
-        message, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, MOST_FDS)
+        message, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 1)
         if not message:
             return
         forked = [pid for pid in forked if os.waitpid(pid, os.WNOHANG) == (0, 0)]
         made: list[int] = []
         answer = DONE
         try:
-            if message[:1] == START:
-                pid = spawn(msgspec.json.decode(message[1:], type=list[str]), fds)
-                made = [os.pidfd_open(pid)]
+            if message == START:
+                made = [os.pidfd_open(spawn(fds[0]))]
             elif message == FORK:
-                made, forked = _fork_another(fds[0], spawn, forked)
+                pid = _fork_another(fds[0], spawn)
+                made, forked = [os.pidfd_open(pid)], [*forked, pid]
             else:
                 answer += b"%d" % _ended(fds[0])
         except OSError:
@@ -252,32 +214,34 @@ def serve(sock: socket.socket, spawn: Spawn) -> None:
             os.close(fd)
 
 
-def _fork_another(fd: int, spawn: Spawn, forked: list[int]) -> tuple[list[int], list[int]]:
-    """Its descriptor, and all that were forked here. It does not end with this one: it may outlive it."""
+def _fork_another(fd: int, spawn: Spawn) -> int:
+    """Its id. It does not end with this one: it may outlive it."""
     pid = os.fork()
     if pid == 0:
-        _run(socket.socket(fileno=fd), spawn)
-    return [os.pidfd_open(pid)], [*forked, pid]
+        run_forked(socket.socket(fileno=fd), lambda sock: serve(sock, spawn))
+    return pid
 
 
 def _ended(process_fd: int) -> int:
-    """The code of a child that ends now, as in Popen.returncode. Raises OSError where it is no child."""
-    _kill(process_fd)
-    found = os.waitid(os.P_PIDFD, process_fd, os.WEXITED)
-    assert found is not None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-
-
-def _kill(process_fd: int) -> None:
-    """Kill it, unless it has ended, or has more rights than this process."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    """The code of a child that ends now. Raises OSError where it is no child."""
+    with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(process_fd, signal.SIGKILL)
+    return code_at(process_fd)
 
 
-def _has_ended(process_fd: int) -> bool:
-    poller = select.poll()
-    poller.register(process_fd, select.POLLIN)
-    return bool(poller.poll(0))
+def spawn_module(words: Sequence[str], environ: Mapping[str, str], fd: int, *, shows_errors: bool) -> int:
+    """The id of a process that runs a module, whose first argument is its socket's descriptor. shows_errors:
+    what it writes goes to standard error. Raises OSError."""
+    module, *arguments = words
+    command = [sys.executable, "-m", module, str(SOCKET_FD), *arguments]
+    nowhere = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
+    actions = [
+        (os.POSIX_SPAWN_DUP2, fd, SOCKET_FD),
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        *([] if shows_errors else [nowhere]),
+        (os.POSIX_SPAWN_DUP2, 2, 1),
+    ]
+    return os.posix_spawn(sys.executable, command, environ, file_actions=actions)
 
 
 def python_path() -> str:

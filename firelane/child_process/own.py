@@ -1,4 +1,4 @@
-"""What a child process does to itself first: it cannot outlive its parent, nor take all memory."""
+"""What a child process does itself: it cannot outlive its parent, nor take all memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,27 @@ import contextlib
 import resource
 import select
 import signal
+import socket
 import sys
 
 PR_SET_PDEATHSIG = 1
+
+
+def as_child(fd: str) -> socket.socket:
+    """Have this process end with the one that has started it; returns its end of their socket. Ctrl-C is for
+    the parent, which decides. Raises SystemExit where that has ended already."""
+    end_with_parent()
+    return as_grandchild(fd)
+
+
+def as_grandchild(fd: str) -> socket.socket:
+    """As `as_child`, of a process that outlives the helper which has started it for another one: it ends with
+    the socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sock = socket.socket(fileno=int(fd))
+    if not has_parent(sock.fileno()):
+        raise SystemExit(1)
+    return sock
 
 
 def end_with_parent() -> None:

@@ -31,19 +31,6 @@ class UnknownProcess:
         return 0.0
 
 
-class LocalProcess:
-    """ProcessState of a child that nobody has waited for."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def is_stopped(self) -> bool:
-        return is_stopped(self._pid)
-
-    def waited_s(self) -> float:
-        return waited_s(self._pid)
-
-
 def is_stopped(pid: int | None) -> bool:
     """Whether the system does not run a process: SIGSTOP, or a debugger. Only Linux tells."""
     try:

@@ -114,7 +114,7 @@ class SeveralProcesses:
         self._pool = GatewayPool(
             self._config,
             {model.name: model.engines.recovery for model in self._models},
-            lambda fd, index: start(fd, index, self._log_format),
+            lambda index: start(index, self._log_format),
             self._on_fatal,
         )
         self._pool.launch()

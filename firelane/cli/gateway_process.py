@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
 import sys
 
 from firelane import env
-from firelane.child_process import end_with_parent
+from firelane.child_process import Child, as_child
 from firelane.telemetry import logs
 
+MODULE = "firelane.cli.gateway_process"
 
-def start(fd: int, index: int, log_format: str) -> subprocess.Popen[bytes]:
-    """A process that has this end of a connection. Raises OSError."""
-    command = [sys.executable, "-m", "firelane.cli.gateway_process", str(fd), str(index), log_format]
+
+def start(index: int, log_format: str) -> tuple[Child, socket.socket]:
+    """A process, and this end of its connection. Raises OSError."""
+    words = [MODULE, str(index), log_format]
     # A process group of its own: Ctrl-C reaches the owner alone, which then ends all in order.
-    return subprocess.Popen(command, pass_fds=[fd], process_group=0, env=env.for_child())
+    return Child.connected(words, env.for_child(), leads_group=True)
 
 
 def main(arguments: list[str]) -> int:
@@ -27,12 +28,12 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    end_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the owner decides, also where all processes get them
     fd, index, log_format = arguments
+    sock = as_child(fd)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the owner decides, also where all processes get them
     logs.set_up(env.read().log_level, log_format, gateway=int(index))
-    return _serve(socket.socket(fileno=int(fd)))
+    return _serve(sock)
 
 
 def _serve(sock: socket.socket) -> int:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import logging
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -104,14 +103,15 @@ def follow(config: EngineConfig) -> int:
     """Run the ranks of this host, of one life of the group after the other, until a signal. Returns the exit
     code of what was wrong with this host, or 0."""
     from firelane import env
+    from firelane.child_process import Child
 
     ended: list[int] = []
-    child: list[subprocess.Popen[bytes]] = []
+    running: list[Child] = []
 
     def end(number: int, _: object) -> None:
         ended.append(number)
-        for process in child:
-            process.terminate()
+        for child in running:
+            child.terminate()
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
@@ -119,12 +119,14 @@ def follow(config: EngineConfig) -> int:
     while not ended:
         began_s = time.monotonic()
         command = [sys.executable, "-m", MODULE, config.to_json()]
-        child[:] = [subprocess.Popen(command, env=env.for_child())]
+        child = Child.start(command, env.for_child())
+        running[:] = [child]
         if ended:
-            child[0].terminate()
-        code = child[0].wait()
+            child.terminate()
+        code = child.end(None)
         if ended:
             break
+        assert code is not None
         if code >= 0 and code != GROUP_ENDED:
             return code
         delay_s = FIRST_DELAY_S if time.monotonic() - began_s > SOUND_S else min(2 * delay_s, MOST_DELAY_S)

@@ -9,7 +9,7 @@ import socket
 import sys
 
 from firelane import env
-from firelane.child_process import end_with_parent, has_parent
+from firelane.child_process import as_child
 from firelane.engine_config import EngineConfig
 from firelane.telemetry import logs
 
@@ -20,9 +20,7 @@ def main(arguments: list[str]) -> int:
         print(f"usage: {usage}", file=sys.stderr)
         return 2
     config = EngineConfig.from_json(arguments[1])
-    end_with_parent()
-    if not has_parent(int(arguments[0])):
-        return 1
+    gateway = as_child(arguments[0])
     if config.cores is not None:
         os.sched_setaffinity(0, config.cores)
     logs.set_up(env.read().log_level, config.log_format)
@@ -33,7 +31,6 @@ def main(arguments: list[str]) -> int:
 
     further = dict(argument.split("=", 1) for argument in arguments[2:])
     sockets = {name: socket.socket(fileno=int(fd)) for name, fd in further.items()}
-    gateway = socket.socket(fileno=int(arguments[0]))
     return run(gateway, config, rights, acceptor=sockets.get("acceptor"), peer_socket=sockets.get("peers"))
 
 

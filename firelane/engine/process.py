@@ -182,7 +182,6 @@ def run(
     served = SocketChannel(channel, pulse, is_shared=acceptor is not None)
     rights = rights or Rights()
     heartbeat = Heartbeat(channel, pulse, served.gateway_gone, rights)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     signal.signal(signal.SIGTERM, served.terminate)
     try:
         return _load_and_serve(channel, served, pulse, config, rights, peer_socket)

@@ -15,7 +15,8 @@ import msgspec
 from firelane import env
 from firelane.backends import takes_gpu
 from firelane.child_process import Replacements
-from firelane.engine.grammar.trial_process import ChildTrial, HelperTrials, StartTrial
+from firelane.child_process.worker import StartWorker
+from firelane.engine.grammar.trial_process import fork_trials, start_trial
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
 from firelane.native.compile_service import fork_service
@@ -38,7 +39,7 @@ class Rights:
     closed. network: it is open still. agents: processes of NIXL, which keep the network; None: there are to
     be none."""
 
-    start_trial: StartTrial = ChildTrial
+    start_trial: StartWorker = start_trial
     replaced: Replacements = field(default_factory=Replacements)
     checks: tuple[Callable[[], None], ...] = ()
     is_confined: bool = False
@@ -81,8 +82,8 @@ def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
     given = replace(given, is_confined=True, network=network)
     if not has_grammars:
         return given
-    trials = HelperTrials.fork(given.replaced)
-    return replace(given, start_trial=trials.start, checks=(*given.checks, trials.check))
+    trials = fork_trials(given.replaced)
+    return replace(given, start_trial=trials.connected, checks=(*given.checks, trials.check))
 
 
 def _files(config: EngineConfig) -> tuple[list[Path], list[Path]]:

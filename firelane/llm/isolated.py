@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import NoReturn
 
 from firelane import env, errors
-from firelane.child_process.ending import ends_within, in_words
+from firelane.child_process import Child
+from firelane.child_process.child import no_process
+from firelane.child_process.ending import in_words
 from firelane.engine_config import EngineConfig
 from firelane.errors import (
     EngineDeadError,
@@ -33,6 +32,7 @@ from firelane.wire.frames import Drain, Failed, FromEngine, Submit
 from firelane.wire.submissions import submissions
 
 log = logging.getLogger(__name__)
+MODULE = "firelane.engine"
 SILENCE_S = 60.0
 """Without a frame, of an engine that sends one each second: it hangs, or is stopped."""
 LOOK_S = 5.0
@@ -57,17 +57,14 @@ class IsolatedEngine:
         if lacking is not None:
             log.warning("sandbox: %s", lacking)
         try:
-            self._process, sock = _launch(config)
+            self._child, sock = _launch(config)
         except OSError as error:
-            reason = error.strerror or error
-            raise MachineError(
-                f"no process for the engine ({reason}): free memory, or raise ulimits"
-            ) from error
+            raise no_process("the engine", error) from error
         self._socket: Channel[FromEngine] = Channel(sock, FromEngine)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def load(self, progress: Progress) -> None:
         self._progress = progress
@@ -93,9 +90,9 @@ class IsolatedEngine:
             if self._is_ready and self._failure is None:
                 with suppress(PeerLostError):
                     self._socket.send(Drain(0.0))
-                ends_within(self._process, END_S)
+                self._child.ends_within(END_S)
         finally:
-            _end(self._process)
+            self._child.end()
             self._socket.close()
 
     def _send(self) -> None:
@@ -142,45 +139,26 @@ class IsolatedEngine:
 
     def _lose(self, message: str = "") -> NoReturn:
         """The engine is of no use any more. message: why, where its end does not tell."""
-        has_ended = not message and ends_within(self._process, END_S)
-        _end(self._process)
+        has_ended = not message and self._child.ends_within(END_S)
+        code = self._child.end()
         if not message:
-            how = in_words(self._process.returncode) if has_ended else "has closed its connection"
+            how = in_words(code) if has_ended else "has closed its connection"
             message = f"engine process {self.pid} {how}: start again"
         self._failure = EngineDeadError(message)
         raise self._failure from None
 
 
-def _launch(config: EngineConfig) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _launch(config: EngineConfig) -> tuple[Child, socket.socket]:
     """The process, and this end of its connection. Raises OSError."""
-    ours, theirs = socket.socketpair()
-    with ExitStack() as on_error, theirs:
-        on_error.enter_context(ours)
-        command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), config.to_json()]
-        level = env.read().log_level
-        environ = env.for_engine(
-            stores=config.reads_store,
-            hosts=config.hosts is not None,
-            FIRELANE_LOG_LEVEL="warning" if level == "info" else level,  # as without a server's log
-        )
-        process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,  # what is typed there is not for the model
-            stdout=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C reaches this process alone
-            env=environ,
-        )
-        on_error.pop_all()
-    return process, ours
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it, with all that it has started."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    level = env.read().log_level
+    environ = env.for_engine(
+        stores=config.reads_store,
+        hosts=config.hosts is not None,
+        FIRELANE_LOG_LEVEL="warning" if level == "info" else level,  # as without a server's log
+    )
+    # What is typed here is not for the model; Ctrl-C reaches this process alone.
+    streams = (subprocess.DEVNULL, subprocess.DEVNULL, None)
+    return Child.connected([MODULE, config.to_json()], environ, streams=streams, leads_group=True)
 
 
 def _error(failed: Failed) -> FirelaneError:

@@ -23,6 +23,7 @@ import msgspec
 import firelane
 from firelane import env
 from firelane.child_process import end_with_parent
+from firelane.child_process.forked import fork_helper
 from firelane.errors import CacheError, FirelaneError, UsageError
 from firelane.native.compile_requests import (
     Answer,
@@ -45,25 +46,19 @@ _requests = msgspec.json.Decoder(CompileRequest)
 def fork_service(cache_dir: Path, confine: Callable[[], None]) -> int:
     """The socket of a new helper, which ends with this process. Called while it has one thread, and little in
     memory. confine: gives up the helper's rights."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        with contextlib.suppress(BaseException):
-            end_with_parent()
-            ours.close()
-            confine()
-            _serve(theirs, cache_dir)
-        os._exit(0)
-    theirs.close()
+
+    def work(sock: socket.socket) -> None:
+        confine()
+        _serve(sock, cache_dir)
+
+    _, ours = fork_helper(work)
     os.set_inheritable(ours.fileno(), True)
     return ours.detach()
 
 
 def _serve(sock: socket.socket, cache_dir: Path) -> None:
-    """A helper's work, until all askers have gone. Nothing of what its parent has open stays open."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner's parent decides
+    """A helper's work, until all askers have gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for who has answered
-    os.closerange(3, sock.fileno())
-    os.closerange(sock.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     while True:
         message, fds, _, _ = socket.recv_fds(sock, 1, 2)
         if not message:

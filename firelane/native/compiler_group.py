@@ -11,6 +11,9 @@ import os
 import subprocess
 from collections.abc import Generator
 
+from firelane import env
+from firelane.child_process import Child
+
 SHELL = "/bin/sh"
 END_WITH_PIPE = "read -r _; kill -s KILL 0"
 
@@ -29,14 +32,12 @@ def compiler_group() -> Generator[int | None]:
     finally:
         os.close(own)
         if leader is not None:
-            leader.wait()
+            leader.end(None)
 
 
-def _leader(watched: int) -> subprocess.Popen[bytes] | None:
+def _leader(watched: int) -> Child | None:
     """A process in a group of its own, which it kills at the end of `watched`."""
-    quiet = subprocess.DEVNULL
+    streams = (watched, subprocess.DEVNULL, subprocess.DEVNULL)
     with contextlib.suppress(OSError):
-        return subprocess.Popen(
-            [SHELL, "-c", END_WITH_PIPE], stdin=watched, stdout=quiet, stderr=quiet, process_group=0
-        )
+        return Child.start([SHELL, "-c", END_WITH_PIPE], env.for_child(), streams=streams, leads_group=True)
     return None

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import sys
 
-from firelane.child_process import end_with_parent, has_parent
+from firelane.child_process import as_child
+from firelane.child_process.own import as_grandchild
 from firelane.nixl.processes import serve_engine
 
 
 def main(arguments: list[str]) -> int:
     fd, part, *rights = arguments
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the engine's parent, and it decides
-    sock = socket.socket(fileno=int(fd))
     if part == "helper":
-        serve_engine(sock, rights)
+        serve_engine(as_grandchild(fd), rights)
         return 0
-    end_with_parent()
-    if not has_parent(sock.fileno()):
-        return 1
+    sock = as_child(fd)
     if rights:
         from firelane.sandbox.confine import confine_agent
 

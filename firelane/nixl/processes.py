@@ -3,21 +3,16 @@ rights: later it may start nothing, nor send a signal to what has more rights th
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 from collections.abc import Sequence
 from typing import Protocol
 
 from firelane import env
-from firelane.child_process import Replacements
-from firelane.child_process.nursery import Nursery, NurseryChild, python_path, serve
+from firelane.child_process import Child, Replacements
+from firelane.child_process.nursery import Nursery, python_path, serve, spawn_module
 from firelane.errors import MachineError
-from firelane.link.packets import pair
 
 MODULE = "firelane.nixl"
-SOCKET_FD = 10
-"""Descriptor of a process's socket, in the process: none that it has open at its start."""
 
 
 class AgentProcesses(Protocol):
@@ -42,11 +37,11 @@ class HelperAgents:
     processes."""
 
     def __init__(self, *, confined: bool = False, replaced: Replacements | None = None) -> None:
-        rights = ["confined"] if confined else []
+        words = [MODULE, "helper", *(["confined"] if confined else [])]
         self._nursery = Nursery.launch(
-            "transfer_helper", lambda fd: _spawn(["helper", *rights], fd), replaced or Replacements()
+            "transfer_helper", words, _environment(words), replaced or Replacements()
         )
-        self._agent: NurseryChild | None = None
+        self._agent: Child | None = None
 
     def check(self) -> None:
         """Replace helpers that have ended."""
@@ -54,17 +49,11 @@ class HelperAgents:
 
     def start(self) -> socket.socket:
         self.kill()
-        ours, theirs = pair()
         try:
-            with theirs:
-                self._agent = self._nursery.start([], [theirs.fileno()])
+            self._agent, sock = self._nursery.connected(socket.SOCK_SEQPACKET)
         except MachineError as error:
-            ours.close()
             raise OSError(str(error)) from error
-        except OSError:
-            ours.close()
-            raise
-        return ours
+        return sock
 
     def kill(self) -> None:
         agent, self._agent = self._agent, None
@@ -78,16 +67,9 @@ class HelperAgents:
 
 def serve_engine(sock: socket.socket, rights: Sequence[str]) -> None:
     """The helper's part, until the engine ends."""
-    serve(sock, lambda _, fds: _spawn(["agent", *rights], fds[0]))
+    words = [MODULE, "agent", *rights]
+    serve(sock, lambda fd: spawn_module(words, _environment(words), fd, shows_errors=True))
 
 
-def _spawn(arguments: Sequence[str], fd: int) -> int:
-    """The id of a process whose socket is this descriptor. Raises OSError."""
-    command = [sys.executable, "-m", MODULE, str(SOCKET_FD), *arguments]
-    actions = [
-        (os.POSIX_SPAWN_DUP2, fd, SOCKET_FD),
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, 2, 1),  # UCX writes its warnings to standard output
-    ]
-    environment = env.for_agent(confined="confined" in arguments, PYTHONPATH=python_path())
-    return os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+def _environment(words: Sequence[str]) -> dict[str, str]:
+    return env.for_agent(confined="confined" in words, PYTHONPATH=python_path())

@@ -6,23 +6,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from firelane import env
-from firelane.child_process import state
-from firelane.child_process.ending import exited, in_words
+from firelane.child_process import Child
+from firelane.child_process.child import no_process
+from firelane.child_process.ending import in_words, is_own_doing
 from firelane.engine_config import EngineConfig
-from firelane.errors import MachineError
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 
 log = logging.getLogger(__name__)
+MODULE = "firelane.engine"
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
 OnAcceptor = Callable[[socket.socket], None]
 OnGivenUp = Callable[["EngineExit"], None]
@@ -34,7 +31,7 @@ class RestartPolicy:
     """Waits double from first_delay_s to max_delay_s while engines die young. An engine that has served a
     request, or was ready for stable_after_s, counts as sound: after its death the next one starts at once.
     However long a load takes, it proves nothing. After max_deaths deaths in a row of engines that were not
-    sound the supervisor gives up."""
+    sound, and that nobody else had killed or stopped, the supervisor gives up."""
 
     first_delay_s: float = 0.2
     max_delay_s: float = 10.0
@@ -49,6 +46,10 @@ class EngineExit:
     pid: int
     return_code: int
     lived_s: float
+
+    @property
+    def is_own_doing(self) -> bool:
+        return self.return_code == 0 or is_own_doing(self.return_code)
 
     @property
     def exit_code(self) -> int:
@@ -91,18 +92,18 @@ class EngineSupervisor:
         self._before_restart = before_restart
         self._on_acceptor = on_acceptor
         self._policy = policy or RestartPolicy()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._ended = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
-        self._was_ready = self._has_served = False
+        self._was_ready = self._has_served = self._hung = False
         self._ready_s: float | None = None
         self.restarts = 0
 
     @property
     def pid(self) -> int | None:
         """Of the running engine, or None between two."""
-        return self._process.pid if self._process is not None else None
+        return self._child.pid if self._child is not None else None
 
     async def start(self) -> None:
         """Start the first engine, also after a stop; returns when the process exists and on_socket has its
@@ -112,10 +113,7 @@ class EngineSupervisor:
         try:
             ours = self._launch()
         except OSError as error:
-            reason = error.strerror or error
-            raise MachineError(
-                f"no process for the engine ({reason}): free memory, or raise ulimits"
-            ) from error
+            raise no_process("the engine", error) from error
         self._watch = asyncio.create_task(self._keep_alive(began_s))
         await self._hand_over(ours)
 
@@ -129,16 +127,17 @@ class EngineSupervisor:
 
     def kill(self) -> None:
         """End an engine that hangs, with all that it has started; another one follows."""
-        if self._process is not None:
-            self._process.kill()
+        if self._child is not None:
+            self._hung = not self._child.is_stopped()
+            self._child.kill()
 
     def is_stopped(self) -> bool:
-        """As child_process.state, of the engine."""
-        return state.is_stopped(self.pid)
+        """As ProcessState, of the engine."""
+        return self._child is not None and self._child.is_stopped()
 
     def waited_s(self) -> float:
-        """As child_process.state, of the engine."""
-        return state.waited_s(self.pid)
+        """As ProcessState, of the engine."""
+        return 0.0 if self._child is None else self._child.waited_s()
 
     async def restart(self, timeout_s: float = 5.0) -> None:
         """Another engine in the place of this one, which gets `timeout_s` to end by itself."""
@@ -149,12 +148,11 @@ class EngineSupervisor:
         """End the engine and wait for it: one whose connection closed, or that got a Drain frame, may take
         `timeout_s` to end by itself; then SIGTERM, and SIGKILL `patience_s` later. Give 0 otherwise."""
         self._stopping = True
-        for action, wait_s in ((None, timeout_s), (signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
-            process = self._process
-            if process is None:
+        for act, wait_s in ((None, timeout_s), (Child.terminate, patience_s), (Child.kill, None)):
+            if self._child is None:
                 break
-            if action is not None:
-                process.send_signal(action)
+            if act is not None:
+                act(self._child)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), wait_s)
         if self._watch is not None:
@@ -171,30 +169,27 @@ class EngineSupervisor:
 
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as handed, theirs:
-            on_error.enter_context(ours)
-            command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), self._config.to_json()]
-            passed = [theirs.fileno()]
-            acceptor = None
+        words, passed, acceptor = [MODULE, self._config.to_json()], list[int](), None
+        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as handed:
             if self._on_acceptor is not None:
                 acceptor, inner = socket.socketpair()
                 on_error.enter_context(acceptor)
                 passed.append(handed.enter_context(inner).fileno())
-                command.append(f"acceptor={inner.fileno()}")
+                words.append(f"acceptor={inner.fileno()}")
             if self._join_peers is not None:
                 peers = handed.enter_context(self._join_peers())
                 passed.append(peers.fileno())
-                command.append(f"peers={peers.fileno()}")
+                words.append(f"peers={peers.fileno()}")
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
             environ = env.for_engine(stores=self._config.reads_store, hosts=self._config.hosts is not None)
-            self._process = subprocess.Popen(command, pass_fds=passed, process_group=0, env=environ)
+            self._child, ours = Child.connected(words, environ, fds=passed, leads_group=True)
             on_error.pop_all()
-        self._group.enter(self._process.pid)
+        self._group.enter(self._child.pid)
         if self._on_acceptor is not None and acceptor is not None:
             self._on_acceptor(acceptor)
         self._ended.clear()
-        self._has_served, self._ready_s = False, None
+        self._has_served = self._hung = False
+        self._ready_s = None
         return ours
 
     async def _hand_over(self, ours: socket.socket) -> None:
@@ -213,7 +208,7 @@ class EngineSupervisor:
             sound = self._is_sound
             if sound:
                 deaths, delay_s = 0, self._policy.first_delay_s
-            deaths += 1
+            deaths += self._hung or ended.is_own_doing
             if not self._was_ready or deaths >= self._policy.max_deaths:
                 if self._on_given_up is not None:
                     self._on_given_up(ended)
@@ -241,18 +236,11 @@ class EngineSupervisor:
 
     async def _wait_for_exit(self, began_s: float) -> EngineExit:
         """Waits on the process itself: its socket may close before it has ended, or stay open in a child."""
-        process = self._process
-        assert process is not None
-        code = await _exited(process)
+        child = self._child
+        assert child is not None
+        await child.exited()
+        code = child.end() or 0  # with all that it has started
         self._group.leave()
-        self._process = None
+        self._child = None
         self._ended.set()
-        return EngineExit(pid=process.pid, return_code=code, lived_s=time.monotonic() - began_s)
-
-
-async def _exited(process: subprocess.Popen[bytes]) -> int:
-    """The return code, when all that the process has started has ended, too."""
-    await exited(process)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it has started; its id is not free yet
-    return process.wait()
+        return EngineExit(pid=child.pid, return_code=code, lived_s=time.monotonic() - began_s)

@@ -1,16 +1,17 @@
-"""python -m firelane.sources SOURCE CACHE_DIR [whole]: fetch a model. Each line of the output is a Report as
-JSON; the last one says how it ended."""
+"""python -m firelane.sources FD SOURCE CACHE_DIR [whole]: fetch a model. Each line that is sent through the
+socket FD is a Report as JSON; the last one says how it ended."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from firelane import env
-from firelane.child_process import end_with_parent, has_parent
+from firelane.child_process import as_child
 from firelane.errors import FirelaneError
 from firelane.sources import hub_cache
 from firelane.sources.fetch import Report
@@ -19,32 +20,35 @@ from firelane.sources.resolve import resolve
 from firelane.telemetry import logs
 
 EVERY_S = 0.25
+Tell = Callable[[Report], None]
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) not in (2, 3):
-        print("usage: python -m firelane.sources SOURCE CACHE_DIR [whole]", file=sys.stderr)
+    if len(arguments) not in (3, 4):
+        print("usage: python -m firelane.sources FD SOURCE CACHE_DIR [whole]", file=sys.stderr)
         return 2
-    end_with_parent()
-    if not has_parent(sys.stdout.fileno()):
-        return 1
+    sock = as_child(arguments[0])
+
+    def tell(report: Report) -> None:
+        sock.sendall(msgspec.json.encode(report) + b"\n")
+
     logs.set_up(env.read().log_level)
-    source = Source(arguments[0], Path(arguments[1]))
+    source = Source(arguments[1], Path(arguments[2]))
     try:
-        _fetch(source, whole=len(arguments) == 3)
+        _fetch(source, tell, whole=len(arguments) == 4)
     except FirelaneError as error:
-        _tell(Report(error=str(error)))
+        tell(Report(error=str(error)))
         return error.exit_code
-    _tell(Report(ended=True))
+    tell(Report(ended=True))
     return 0
 
 
-def _fetch(source: Source, *, whole: bool) -> None:
+def _fetch(source: Source, tell: Tell, *, whole: bool) -> None:
     def progress(stage: str, done: float, total: float, unit: str) -> None:
         if stage == "pull" and unit == "B":
-            _tell(Report(done=int(done), total=int(total)))
+            tell(Report(done=int(done), total=int(total)))
 
-    watch = _HubWatch(source.hub_id, source.gguf_name) if source.hub_id else None
+    watch = _HubWatch(source.hub_id, source.gguf_name, tell) if source.hub_id else None
     try:
         resolve(source.text, progress=progress, cache_dir=source.cache_dir, whole=whole)
     finally:
@@ -55,11 +59,11 @@ def _fetch(source: Source, *, whole: bool) -> None:
 class _HubWatch:
     """Tells of the bytes in the hub's cache while its library fetches them."""
 
-    def __init__(self, hub_id: str, gguf_name: str) -> None:
+    def __init__(self, hub_id: str, gguf_name: str, tell: Tell) -> None:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-        self._hub_id, self._gguf_name = hub_id, gguf_name
+        self._hub_id, self._gguf_name, self._tell = hub_id, gguf_name, tell
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
@@ -75,12 +79,7 @@ class _HubWatch:
             return
         total = sum(expected.values())
         while not self._ends.wait(EVERY_S):
-            _tell(Report(done=hub_cache.bytes_there(self._hub_id, expected), total=total))
-
-
-def _tell(report: Report) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
+            self._tell(Report(done=hub_cache.bytes_there(self._hub_id, expected), total=total))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@ can be ended at any moment; the next one goes on where it was."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from firelane import env
+from firelane.child_process import Child
 from firelane.errors import FirelaneError
 
 
@@ -24,6 +23,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+MODULE = "firelane.sources"
 _REPORTS = msgspec.json.Decoder(Report)
 
 
@@ -32,22 +32,18 @@ async def fetch(
 ) -> None:
     """Return when the model is here. whole: as in resolve(). Raises FirelaneError; ends the process when it
     is cancelled."""
-    command = (sys.executable, "-m", "firelane.sources", source, str(cache_dir), *(["whole"] * whole))
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, start_new_session=True, env=env.for_child()
-    )
+    words = [MODULE, source, str(cache_dir), *(["whole"] * whole)]
+    child, sock = Child.connected(words, env.for_child(), leads_group=True)
     last = Report()
+    reports, writer = await asyncio.open_connection(sock=sock)
     try:
-        assert process.stdout is not None
-        async for line in process.stdout:
+        async for line in reports:
             last = _REPORTS.decode(line)
             if last.total:
                 on_progress(last.done, last.total)
-        code = await process.wait()
+        await child.exited()
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        writer.close()
+        code = child.end()
     if not last.ended:
         raise FirelaneError(last.error or f"{source}: its pull ended with code {code}; see the log")

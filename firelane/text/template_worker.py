@@ -1,5 +1,5 @@
-"""python -m firelane.text.template_worker: compile a chat template and render it, for the process at the
-other end of standard input, a socket. The first frame is a TemplateSource, each later one a RenderRequest,
+"""python -m firelane.text.template_worker FD: compile a chat template and render it, for the process at the
+other end of the socket FD. The first frame is a TemplateSource, each later one a RenderRequest,
 each answer an outcome and a text.
 
 A template that computes for too long ends this process, as one does that overruns the stack; one that takes
@@ -9,19 +9,18 @@ too much memory has it answer that, and end.
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 from typing import Any
 
 import msgspec
 
-from firelane.child_process import end_with_parent, limit_memory
+from firelane.child_process import as_child, limit_memory
+from firelane.child_process.frames import framed, receive
 from firelane.errors import RequestError, TokenizerError
 from firelane.sandbox.confine import confine_worker
 from firelane.text.heap import map_large_blocks, trim_heap
 from firelane.text.template_limits import CPU_S, MEMORY_BYTES
 
-LENGTH_BYTES = 4
 LARGE_BYTES = 1 << 20
 """Memory is given back after more."""
 RENDERED, REFUSED, FAILED, TOO_MUCH = b"t", b"r", b"f", b"m"
@@ -39,24 +38,6 @@ class TemplateSource(msgspec.Struct, array_like=True):
 class RenderRequest(msgspec.Struct, array_like=True):
     messages: list[dict[str, Any]]
     variables: dict[str, Any]
-
-
-def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(LENGTH_BYTES, "little") + body
-
-
-def _receive(sock: socket.socket) -> bytes:
-    """b"" at the end of the stream."""
-    data = sock.recv(1 << 18)
-    if not data:
-        return b""
-    while len(data) < LENGTH_BYTES:
-        data += sock.recv(1 << 18)
-    body = bytearray(data[LENGTH_BYTES:])
-    size = int.from_bytes(data[:LENGTH_BYTES], "little")
-    while len(body) < size:
-        body += sock.recv(1 << 18)
-    return bytes(body)
 
 
 def _answer(work: Any, request: bytes) -> bytes:
@@ -86,16 +67,14 @@ class _Renderer:
         return self._template.render(asked.messages, asked.variables)
 
 
-def main() -> int:
-    end_with_parent()
+def main(arguments: list[str]) -> int:
+    sock, renderer = as_child(arguments[0]), _Renderer()
     limit_memory(MEMORY_BYTES)
     confine_worker()
     map_large_blocks()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    sock, renderer = socket.socket(fileno=0), _Renderer()
     work = renderer.compile
-    while request := _receive(sock):
+    while request := receive(sock):
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
         answer = _answer(work, request)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -110,4 +89,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -26,14 +26,14 @@ from firelane.weights.gguf.index import VERSION, File, Index, write_index
 def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was given up, in place of doing so."""
     found: list[Any] = []
-    helper = type("Helper", (), {"start": None, "check": lambda: None})
+    helper = type("Helper", (), {"connected": None, "check": lambda: None})
     monkeypatch.setattr(rights, "this_machine", lambda: "here")
     monkeypatch.setattr(rights, "fork_service", lambda *_: 99)
     monkeypatch.setattr(rights.env, "set_compiler", lambda _: None)
     monkeypatch.setattr(rights, "confine", lambda *_, network: found.append(("files", network)))
     monkeypatch.setattr(rights, "serve_only", lambda *, network: found.append(("calls", network)))
     monkeypatch.setattr(rights, "forbid_network", lambda: found.append("network"))
-    monkeypatch.setattr(rights.HelperTrials, "fork", lambda _: helper)
+    monkeypatch.setattr(rights, "fork_trials", lambda _: helper)
     return found
 
 

@@ -33,7 +33,7 @@ def children(agents):
 
 
 def helpers(agents):
-    return [pid_of(helper._process_fd) for helper in agents._nursery._helpers]
+    return [pid_of(helper.child._fd) for helper in agents._nursery._helpers]
 
 
 def pid_of(process_fd):

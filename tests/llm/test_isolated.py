@@ -179,7 +179,7 @@ def test_close_ends_the_process(talker: Path, tmp_path: Path) -> None:
     next(stream)
     llm.close()
     llm.close()
-    assert llm._engine._process.returncode == 0
+    assert llm._engine._child.code == 0
     with pytest.raises(ProcessLookupError):
         os.kill(llm._engine.pid, 0)
 
@@ -304,7 +304,7 @@ def test_an_engine_that_hangs_is_killed(
         monkeypatch.setattr(isolated, "SILENCE_S", 1.0)
         with pytest.raises(EngineDeadError, match="shows no life for 1 s"):
             list(stream)
-        assert llm._engine._process.returncode == -signal.SIGKILL
+        assert llm._engine._child.code == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_crash_loop_is_bounded(config):
             while not gateway.given_up.done():
                 if not gateway.sockets.empty():
                     await gateway.connect()
-                    os.kill(gateway.supervisor.pid, signal.SIGKILL)
+                    os.kill(gateway.supervisor.pid, signal.SIGABRT)
                 await asyncio.wait(
                     [gateway.given_up, get := asyncio.ensure_future(gateway.sockets.get())],
                     return_when=asyncio.FIRST_COMPLETED,
@@ -150,6 +150,26 @@ def test_crash_loop_is_bounded(config):
             assert len(gateway.exits) == 3
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_engines_that_others_kill_or_stop_are_replaced_without_end(config, number):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            await gateway.connect()
+            held = []
+            for _ in range(POLICY.max_deaths + 1):
+                os.kill(gateway.supervisor.pid, number)
+                if number == signal.SIGSTOP:
+                    while not gateway.supervisor.is_stopped():
+                        await asyncio.sleep(0.002)
+                    gateway.supervisor.kill()  # as it shows no life
+                held.append(await gateway.sockets.get())
+            assert not gateway.given_up.done()
+            for sock in held:
+                sock.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def test_engines_that_have_served_are_replaced_at_once_and_without_end(config):

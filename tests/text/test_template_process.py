@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from firelane.child_process import Replacements
+from firelane.child_process import Replacements, worker
 from firelane.errors import ProcessDeadError, QueueTimeoutError, RequestError, TokenizerError
 from firelane.text import template_process
-from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, _Answer, _OverrunError, encoded
-from firelane.text.template_worker import RENDERED, TOO_MUCH, framed
+from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, encoded
 
 USER = [{"role": "user", "content": "hi"}]
 HARM = [{"role": "user", "content": "harm"}]
@@ -46,35 +45,6 @@ def test_text_and_variables(template):
 def test_long_conversations(template):
     content = "é" * 5_000_000
     assert render(template, [{"role": "user", "content": content}]) == content
-
-
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 100])
-def test_answers_come_in_pieces(size):
-    frame = framed(RENDERED + b"some text")
-    answer = _Answer()
-    for start in range(0, len(frame), size):
-        assert not answer.is_whole
-        answer.add(frame[start : start + size])
-    assert answer.is_whole
-    assert answer.body == RENDERED + b"some text"
-
-
-@pytest.mark.parametrize(
-    ("pieces", "error"),
-    [
-        ([b""], ConnectionError),
-        ([b"\x05\0", b""], ConnectionError),
-        ([framed(TOO_MUCH)], _OverrunError),
-        ([b"\xff" * 4], _OverrunError),
-    ],
-)
-def test_answers_that_do_not_come(pieces, error):
-    *first, last = pieces
-    answer = _Answer()
-    for piece in first:
-        answer.add(piece)
-    with pytest.raises(error):
-        answer.add(last)
 
 
 @pytest.mark.parametrize("value", [10**40, 1.5, None, [1, {"a": [True]}]])
@@ -109,8 +79,7 @@ def test_a_wait_is_longer_while_the_process_is_replaced(template, monkeypatch):
 
     async def work():
         assert await template.render(encoded(USER, {})) == "hi"
-        template._quick._process.kill()
-        template._quick._process.wait()
+        template._quick.worker.child.end()
         made = [template.render(encoded(USER, {})) for _ in range(2)]
         return await asyncio.gather(*made)
 
@@ -133,7 +102,7 @@ def test_a_wait_that_takes_too_long(template, monkeypatch):
 
 def test_an_answer_that_nobody_waits_for_is_not_given_to_the_next(template):
     async def work():
-        template._quick._process.send_signal(signal.SIGSTOP)  # it answers when nobody waits any more
+        os.kill(template._quick.worker.child.pid, signal.SIGSTOP)  # it answers when nobody waits any more
         task = asyncio.ensure_future(template.render(encoded([{"role": "user", "content": "old"}], {})))
         while not template._quick.lock.locked():
             await asyncio.sleep(0)
@@ -146,10 +115,9 @@ def test_an_answer_that_nobody_waits_for_is_not_given_to_the_next(template):
 
 
 def test_a_process_that_was_killed_while_it_waited(template):
-    template._quick._process.kill()
-    template._quick._process.wait()
+    template._quick.worker.child.end()
     assert render(template) == "hi"
-    assert template._quick._replaced.counts == {"template": 1}
+    assert template._replaced.counts == {"template": 1}
 
 
 SLOW = [{"role": "user", "content": "slow"}]
@@ -158,7 +126,7 @@ WORK = "{% for i in range(99999) %}{% endfor %}" * 4
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_a_process_that_is_lost_while_it_renders_is_no_fault_of_the_messages(number, monkeypatch):
-    monkeypatch.setattr(template_process, "STOPPED_S", 0.01)
+    monkeypatch.setattr(worker, "STOPPED_S", 0.01)
     source = "{% if messages[0].content == 'slow' %}" + WORK + "{% endif %}{{ messages[0].content }}"
     replaced = Replacements()
     with contextlib.closing(TemplateRenderer(source, {}, replaced=replaced)) as template:
@@ -167,7 +135,7 @@ def test_a_process_that_is_lost_while_it_renders_is_no_fault_of_the_messages(num
             task = asyncio.ensure_future(template.render(encoded(SLOW, {})))
             while not template._quick.lock.locked():
                 await asyncio.sleep(0)
-            template._quick._process.send_signal(number)
+            os.kill(template._quick.worker.child.pid, number)
             return await task
 
         assert asyncio.run(work()) == "slow"
@@ -178,12 +146,11 @@ def test_a_process_that_is_lost_while_it_renders_is_no_fault_of_the_messages(num
 def test_processes_that_are_lost_one_after_the_other_are_a_503(monkeypatch):
     replaced = Replacements()
     with contextlib.closing(TemplateRenderer("{{ messages[0].content }}", {}, replaced=replaced)) as template:
-        process = template._quick
+        process = template._quick.worker
         swap = process._swap
 
         async def killed(*arguments):
-            process._process.kill()
-            process._process.wait()
+            process.child.end()
             return await swap(*arguments)
 
         monkeypatch.setattr(process, "_swap", killed)
@@ -220,7 +187,7 @@ def test_values_without_a_form_as_json(template):
 def test_nothing_secret_in_its_environment(monkeypatch):
     monkeypatch.setenv("FIRELANE_TEST_SECRET", "s3cret")
     with contextlib.closing(TemplateRenderer("x", {})) as template:
-        environment = Path(f"/proc/{template._quick._process.pid}/environ")
+        environment = Path(f"/proc/{template._quick.worker.child.pid}/environ")
         if not environment.exists():
             pytest.skip("no /proc here")
         assert b"s3cret" not in environment.read_bytes()
@@ -229,7 +196,7 @@ def test_nothing_secret_in_its_environment(monkeypatch):
 def test_it_ends_with_its_parent():
     script = (
         "import os\nfrom firelane.text.template_process import TemplateRenderer\n"
-        "made = TemplateRenderer('x', {})\nprint(made._quick._process.pid, flush=True)\nos._exit(0)\n"
+        "made = TemplateRenderer('x', {})\nprint(made._quick.worker.child.pid, flush=True)\nos._exit(0)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     out = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True, env=environment)

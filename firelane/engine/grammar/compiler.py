@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.child_process import Replacements
+from firelane.child_process.worker import StartWorker
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import NAMES, check, new_matcher
-from firelane.engine.grammar.trial_process import ChildTrial, StartTrial
+from firelane.engine.grammar.trial_process import start_trial
 from firelane.engine.grammar.vocabulary import Vocabulary, load_vocabulary
 from firelane.errors import RequestError
 from firelane.wire.frames import Grammar
@@ -47,7 +48,7 @@ class GrammarCompiler:
         model_dir: Path,
         vocab_size: int,
         limits: GrammarLimits,
-        start: StartTrial = ChildTrial,
+        start: StartWorker = start_trial,
         replaced: Replacements | None = None,
     ) -> None:
         self._start, self._replaced = start, replaced or Replacements()

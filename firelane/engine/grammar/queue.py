@@ -12,11 +12,12 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from firelane.child_process import Replacements
+from firelane.child_process.worker import StartWorker
 from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.source import check_size
-from firelane.engine.grammar.trial_process import ChildTrial, StartTrial
+from firelane.engine.grammar.trial_process import start_trial
 from firelane.engine.grammar.turns import Path, Turns
 from firelane.engine.prerequisites import Waited
 from firelane.engine.sequence import Sequence
@@ -52,7 +53,7 @@ class Compiler(Protocol):
 def grammar_queue(
     model_dir: pathlib.Path,
     vocab_size: int,
-    start: StartTrial = ChildTrial,
+    start: StartWorker = start_trial,
     replaced: Replacements | None = None,
 ) -> GrammarQueue:
     """The queue of this model. Cheap: nothing is loaded before the first grammar. start: of the processes

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import select
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from firelane.child_process import Replacements
-from firelane.child_process.ending import in_words, is_own_doing
+from firelane.child_process.frames import OverrunError, framed
+from firelane.child_process.worker import LostError, StartWorker, Worker, WorkerLimits
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.source import NAMES
-from firelane.engine.grammar.trial_process import StartTrial, Trial
+from firelane.engine.grammar.trial import Trial
 from firelane.errors import ProcessDeadError, QueueTimeoutError, RequestError
 from firelane.wire.frames import Grammar
 
 KIND = "grammar_trial"
-START_S = 60.0
-"""Until a new process says that it is there: long on a busy machine."""
 TRIES = 3
 """Processes that one grammar gets, where they are killed from outside or do not answer."""
-
-
-class _LostError(Exception):
-    """The process ended through no fault of its grammar."""
 
 
 class Sandbox:
@@ -35,79 +28,30 @@ class Sandbox:
         model_dir: Path,
         vocab_size: int,
         limits: GrammarLimits,
-        start: StartTrial,
+        start: StartWorker,
         replaced: Replacements,
     ) -> None:
-        self._arguments = (msgspec.json.encode(limits).decode(), str(model_dir), str(vocab_size))
-        self._limits, self._start, self._replaced = limits, start, replaced
-        self._process: Trial | None = None
+        self._limits = limits
+        trial = framed(msgspec.json.encode(Trial(limits, str(model_dir), vocab_size)))
+        most = WorkerLimits(tries=TRIES, answer_s=limits.trial_wall_s)
+        self.worker = Worker(KIND, start, trial, most, replaced)
 
     def try_out(self, grammar: Grammar) -> None:
         """Raises RequestError where the grammar is wrong or takes too much, QueueTimeoutError where the
         machine has no time for it, ProcessDeadError where process after process is lost, MachineError where
         there will be none."""
-        failure: Callable[[], Exception] = _always_lost
-        for _ in range(TRIES):
-            try:
-                answer = self._ask(grammar)
-            except TimeoutError:
-                self._lose(f"has not answered for {self._limits.trial_wall_s:g} s")
-                failure = self._too_late
-            except _LostError as error:
-                self._lose(str(error))
-                failure = _always_lost
-            else:
-                self._replaced.works(KIND)
-                if answer:
-                    raise RequestError(answer)
-                return
-        raise failure()
-
-    def close(self) -> int | None:
-        """End the process; idempotent. Returns its code, as Trial.end."""
-        process, self._process = self._process, None
-        return None if process is None else process.end()
-
-    def _ask(self, grammar: Grammar) -> str:
-        """What is wrong with the grammar; "" = nothing. Raises TimeoutError and _LostError."""
-        process = self._running()
         try:
-            process.stdin.write(msgspec.json.encode(grammar) + b"\n")
-            process.stdin.flush()
-            line = self._line(process, self._limits.trial_wall_s)
-        except BrokenPipeError:
-            line = b""
-        if line.endswith(b"\n"):
-            return msgspec.json.decode(line, type=str)
-        code = self.close()
-        if is_own_doing(code):
-            return self._too_much(grammar)
-        raise _LostError(in_words(code))
+            wrong = self.worker.ask_here(framed(msgspec.json.encode(grammar))).decode()
+        except OverrunError:
+            wrong = self._too_much(grammar)
+        except LostError as error:
+            raise self._too_late() if error.is_late else _always_lost() from None
+        if wrong:
+            raise RequestError(wrong)
 
-    def _running(self) -> Trial:
-        """Raises TimeoutError and _LostError."""
-        if self._process is not None and self._process.has_ended:
-            self._lose(in_words(self.close()))
-        if self._process is None:
-            try:
-                self._process = self._start(self._arguments)
-            except OSError as error:
-                raise _LostError(f"was not started: {error.strerror or error}") from error
-            self._line(self._process, START_S)
-        return self._process
-
-    def _line(self, process: Trial, timeout_s: float) -> bytes:
-        """b"" where the process has ended. Raises TimeoutError, where one that lives has not written
-        anything."""
-        poller = select.poll()
-        poller.register(process.stdout, select.POLLIN)
-        if not poller.poll(timeout_s * 1000):
-            raise TimeoutError
-        return process.stdout.readline()
-
-    def _lose(self, reason: str) -> None:
-        self.close()
-        self._replaced.note(KIND, reason)
+    def close(self) -> None:
+        """End the process; idempotent."""
+        self.worker.close()
 
     def _too_much(self, grammar: Grammar) -> str:
         limits = self._limits

@@ -1,6 +1,6 @@
-"""python -m firelane.engine.grammar.trial LIMITS MODEL_DIR VOCAB_SIZE: try out grammars, one a line of JSON
-on standard input; the answer is a line, too: what is wrong, or an empty text. The first line says that it is
-ready for them. LIMITS: GrammarLimits as JSON.
+"""python -m firelane.engine.grammar.trial FD: try out grammars for the process at the other end of the socket
+FD. The first frame is a Trial, each later one a Grammar, both as JSON; the answer is what is wrong with the
+grammar, or empty.
 
 A text that takes too long or too much memory ends this process, as one does that overruns the stack.
 """
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from firelane.child_process import limit_memory
+from firelane.child_process.frames import framed, receive
+from firelane.child_process.own import as_grandchild
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.source import check, new_matcher
 from firelane.engine.grammar.vocabulary import slices, special_tokens
@@ -37,6 +39,14 @@ PATHS: tuple[Pick, ...] = (
 )
 """Texts that are begun, by the byte that each takes of those that are allowed: what never ends in one of them
 shall do so here."""
+
+
+class Trial(msgspec.Struct, array_like=True):
+    """The model whose grammars are tried out."""
+
+    limits: GrammarLimits
+    model_dir: str
+    vocab_size: int
 
 
 class _Bytes:
@@ -105,25 +115,21 @@ def allow_seconds(cpu_s: float) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    limits = msgspec.json.decode(arguments[0], type=GrammarLimits)
-    specials: list[str] = []
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    sock = as_grandchild(arguments[0])
+    trial = msgspec.json.decode(receive(sock), type=Trial)
+    limits, specials = trial.limits, list[str]()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # may be ignored there
     limit_memory(limits.trial_bytes)
     threading.stack_size(STACK_BYTES)
     with contextlib.suppress(OSError, ValueError):  # the compiler says what is wrong with the file
-        specials = special_tokens(Path(arguments[1]))
-    tokenizer = byte_tokenizer(specials, int(arguments[2]))
-    _say("ready")
-    for line in sys.stdin.buffer:
+        specials = special_tokens(Path(trial.model_dir))
+    tokenizer = byte_tokenizer(specials, trial.vocab_size)
+    sock.sendall(framed(b""))
+    while text := receive(sock):
         allow_seconds(limits.trial_cpu_s)
-        _say(try_out(msgspec.json.decode(line, type=Grammar), tokenizer, limits))
+        wrong = try_out(msgspec.json.decode(text, type=Grammar), tokenizer, limits)
+        sock.sendall(framed(wrong.encode("utf-8", "replace")))
     return 0
-
-
-def _say(answer: str) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from firelane.gateway.processes.child import Child
 from firelane.gateway.processes.control import Engine, Remove, Retire, Role
+from firelane.gateway.processes.gateway_child import GatewayChild
 from firelane.wire.numbers import NUMBER_BYTES
 
 
@@ -26,7 +26,7 @@ class _Place:
 class EnginePlaces:
     """Owns the acceptors of the engines. children: the processes that run."""
 
-    def __init__(self, children: Callable[[], Iterable[Child]]) -> None:
+    def __init__(self, children: Callable[[], Iterable[GatewayChild]]) -> None:
         self._children = children
         self._places: dict[int, _Place] = {}
         self._roles: dict[int, str] = {}
@@ -74,7 +74,7 @@ class EnginePlaces:
             if known.acceptor is not None:
                 known.acceptor.close()
 
-    def connect(self, child: Child) -> None:
+    def connect(self, child: GatewayChild) -> None:
         """A new process, to all engines."""
         for place, known in self._places.items():
             self._connect(child, place, known)
@@ -88,7 +88,7 @@ class EnginePlaces:
         for place in list(self._places):
             self.remove(place)
 
-    def _connect(self, child: Child, place: int, known: _Place) -> None:
+    def _connect(self, child: GatewayChild, place: int, known: _Place) -> None:
         """An engine, or a process, that has gone meanwhile is no error: another one comes."""
         if known.acceptor is None or known.retired:
             return

@@ -11,18 +11,16 @@ import asyncio
 import contextlib
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from firelane.child_process import Replacements
-from firelane.child_process.ending import exited
-from firelane.errors import FirelaneError, MachineError
+from firelane.child_process import Child, Replacements
+from firelane.child_process.child import no_process
+from firelane.errors import FirelaneError
 from firelane.gateway.config import GatewayConfig
-from firelane.gateway.processes.child import Child
 from firelane.gateway.processes.config_text import to_text
 from firelane.gateway.processes.control import (
     Collect,
@@ -41,6 +39,7 @@ from firelane.gateway.processes.control import (
     Used,
     Want,
 )
+from firelane.gateway.processes.gateway_child import GatewayChild
 from firelane.gateway.processes.places import EnginePlaces
 from firelane.gateway.processes.served import ServedModels
 from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets, listen_error
@@ -57,8 +56,8 @@ YOUNG_S = 1.0
 PAUSE_S = 1.0
 MOST_YOUNG = 5
 """Deaths in a row of such, after which the server ends."""
-Start = Callable[[int, int], "subprocess.Popen[bytes]"]
-"""Starts a process at a place, with this end of its connection."""
+Start = Callable[[int], tuple[Child, socket.socket]]
+"""Starts a process at a place; returns it and this end of its connection. Raises OSError."""
 
 
 class GatewayPool:
@@ -78,7 +77,7 @@ class GatewayPool:
         self._config = config
         self._start, self._on_fatal = start, on_fatal
         self._created = int(time.time())
-        self._processes: dict[int, Child] = {}
+        self._processes: dict[int, GatewayChild] = {}
         self.engines = EnginePlaces(self._running)
         self.models = ServedModels(
             self._running, [(model, recovers[model.names[0]]) for model in config.models]
@@ -99,19 +98,13 @@ class GatewayPool:
             try:
                 self._launch(index)
             except OSError as error:
-                raise MachineError(
-                    f"no process for a gateway ({error}): free memory, or raise ulimits"
-                ) from error
+                raise no_process("a gateway", error) from error
 
     def _launch(self, index: int) -> None:
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as on_error, theirs:
-            on_error.enter_context(ours)
-            child = self._start(theirs.fileno(), index)
-            on_error.pop_all()
+        child, ours = self._start(index)
         number, self._next_number = self._next_number, self._next_number + 1
         control = ControlChannel(ours, partial(self._on_message, index), lambda: None)
-        process = Child(index, number, child, control, time.monotonic())
+        process = GatewayChild(index, number, child, control, time.monotonic())
         self._processes[index] = process
         control.send(self._setup(process), [self.counts.fd])
         self.models.tell(process)
@@ -121,7 +114,7 @@ class GatewayPool:
         process.watch_silence()
         self._spawn(self._watch(process))
 
-    def _setup(self, process: Child) -> Setup:
+    def _setup(self, process: GatewayChild) -> Setup:
         config, known = self._config, list(self.models.configs.values())
         most = -(-config.max_connections // config.gateways)
         models = tuple(model for model, _ in known)
@@ -134,10 +127,11 @@ class GatewayPool:
             created=self._created,
         )
 
-    async def _watch(self, process: Child) -> None:
-        await exited(process.child)
+    async def _watch(self, process: GatewayChild) -> None:
+        await process.child.exited()
         process.watch.end()
-        ending = process.ending()
+        ending = process.child.ending()
+        process.child.end()
         process.control.read_rest()
         process.control.close()
         process.ended.set()
@@ -192,7 +186,7 @@ class GatewayPool:
             error.exit_code = message.exit_code
             self._on_fatal(error)
 
-    def _on_figures(self, process: Child, message: Figures) -> None:
+    def _on_figures(self, process: GatewayChild, message: Figures) -> None:
         if self._gateway is not None:
             self._gateway.services.metrics.registry.absorb(process.index, message.dump)
         if message.turn == self._turn:
@@ -232,7 +226,7 @@ class GatewayPool:
         self._replaced = gateway.services.replaced
         return self
 
-    def _running(self) -> list[Child]:
+    def _running(self) -> list[GatewayChild]:
         return [process for process in self._processes.values() if not process.ended.is_set()]
 
     def _pids(self) -> list[int]:
@@ -261,7 +255,7 @@ class GatewayPool:
             self._give_sockets(process)
         await asyncio.gather(*(process.listening.wait() for process in processes))
 
-    def _give_sockets(self, process: Child) -> None:
+    def _give_sockets(self, process: GatewayChild) -> None:
         """None: it accepts no more."""
         shares = share_out(self._sockets, self._config.gateways) if self._sockets else []
         own = shares[process.index - 1] if shares else []

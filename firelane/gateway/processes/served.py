@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.config import ModelConfig
-from firelane.gateway.processes.child import Child
 from firelane.gateway.processes.config_text import to_text
 from firelane.gateway.processes.control import Answer, Gone, Model, Resident, Used, Want
+from firelane.gateway.processes.gateway_child import GatewayChild
 from firelane.gateway.requests.models import Models, ServedModel
 
 
@@ -20,7 +20,7 @@ class ServedModels:
     that there are, with whether requests outlive their engines."""
 
     def __init__(
-        self, children: Callable[[], Iterable[Child]], configs: Iterable[tuple[ModelConfig, bool]]
+        self, children: Callable[[], Iterable[GatewayChild]], configs: Iterable[tuple[ModelConfig, bool]]
     ) -> None:
         self._children = children
         self.configs = {config.names[0]: (config, recovers) for config, recovers in configs}
@@ -57,7 +57,7 @@ class ServedModels:
         for child in self._children():
             child.control.send(Model(to_text(config), recovers))
 
-    def tell(self, child: Child) -> None:
+    def tell(self, child: GatewayChild) -> None:
         """A new process: all that is known."""
         for model in self._models or ():
             child.control.send(_resident(model))
@@ -68,7 +68,7 @@ class ServedModels:
         if model is not None:
             model.residence.used(message.keep_s)
 
-    def want(self, child: Child, message: Want) -> None:
+    def want(self, child: GatewayChild, message: Want) -> None:
         """A request waits for a model there."""
         task = asyncio.get_running_loop().create_task(self._bring(child, message))
         self._wants.add(task)
@@ -78,7 +78,7 @@ class ServedModels:
         for task in (*self._followers.values(), *self._wants):
             task.cancel()
 
-    async def _bring(self, child: Child, message: Want) -> None:
+    async def _bring(self, child: GatewayChild, message: Want) -> None:
         model, error, retry_s = self._find(message.model), "", None
         try:
             if model is None:

@@ -18,7 +18,7 @@ from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import check_size
-from firelane.engine.grammar.trial_process import ChildTrial
+from firelane.engine.grammar.trial_process import start_trial
 from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
 from firelane.wire.frames import Grammar
 
@@ -141,7 +141,7 @@ def test_a_grammar_that_kills_the_trial_leaves_the_next_one_be(compiler) -> None
 
 def test_a_trial_that_the_machine_does_not_get_to_is_no_fault_of_the_grammar(compiler) -> None:
     assert isinstance(compiled(compiler, "regex", "a"), CompiledGrammar)
-    sandbox = Sandbox(EMBEDDED, VOCAB, GrammarLimits(trial_wall_s=0.0), ChildTrial, Replacements())
+    sandbox = Sandbox(EMBEDDED, VOCAB, GrammarLimits(trial_wall_s=0.0), start_trial, Replacements())
     with pytest.raises(QueueTimeoutError, match="machine is busy: try again later"):
         sandbox.try_out(Grammar("regex", "a"))
     assert sandbox._process is None

@@ -19,12 +19,12 @@ import json, sys
 from pathlib import Path
 from firelane import env
 from firelane.child_process import Replacements
-from firelane.engine.grammar.trial_process import HelperTrials
+from firelane.engine.grammar.trial_process import fork_trials
 from firelane.sandbox.confine import confine, serve_only
 
 confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [Path(sys.argv[1])])
 replaced = Replacements()
-helper = HelperTrials.fork(replaced)
+helper = fork_trials(replaced)
 serve_only()
 
 from firelane.engine.grammar.limits import GrammarLimits
@@ -36,7 +36,7 @@ model, told = Path(sys.argv[1]), []
 
 
 def try_out(limits, text):
-    sandbox = Sandbox(model, 4096, limits, helper.start, replaced)
+    sandbox = Sandbox(model, 4096, limits, helper.connected, replaced)
     try:
         sandbox.try_out(Grammar("regex", text))
         told.append("")
@@ -46,13 +46,13 @@ def try_out(limits, text):
 
 
 one = try_out(GrammarLimits(trial_wall_s=600.0), "[a-z]+")
-trial = one._process
+trial = one.worker.child
 one.close()
 one.close()
-told.append(one._process is None and trial.stdin.closed)
+told.append(one.worker.child is None and trial.has_ended)
 try_out(GrammarLimits(trial_wall_s=600.0, trial_bytes=1 << 20), "a").close()
 again = try_out(GrammarLimits(trial_wall_s=600.0), "(")
-told.append(again._process.has_ended)
+told.append(again.worker.child.has_ended)
 again.close()
 print(json.dumps(told))
 """
@@ -73,10 +73,10 @@ LOST = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from firelane import env
-from firelane.child_process import Replacements, nursery
+from firelane.child_process import Replacements, nursery, worker
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
-from firelane.engine.grammar.trial_process import HelperTrials
+from firelane.engine.grammar.trial_process import fork_trials
 from firelane.errors import MachineError
 from firelane.sandbox.confine import confine, serve_only
 from firelane.wire.frames import Grammar
@@ -85,10 +85,10 @@ model, number = Path(sys.argv[1]), int(sys.argv[3])
 nursery.ANSWER_S = 1.0
 replaced = Replacements()
 confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [model])
-helpers = HelperTrials.fork(replaced)
+helpers = fork_trials(replaced)
 serve_only()
 limits = GrammarLimits(trial_wall_s=2.0 if number == signal.SIGSTOP else 600.0, trial_cpu_s=600.0)
-sandbox = Sandbox(model, 4096, limits, helpers.start, replaced)
+sandbox = Sandbox(model, 4096, limits, helpers.connected, replaced)
 SLOW = Grammar("regex", "(a|b)*a(a|b){11}")
 
 
@@ -97,7 +97,7 @@ def send(process_fd):
 
 
 def helper_fd(which):
-    return helpers._nursery._helpers[which]._process_fd
+    return helpers._helpers[which].child._fd
 
 
 sandbox.try_out(Grammar("regex", "[a-z]+"))
@@ -105,14 +105,17 @@ for round in range(4):  # a helper, before the next trial is started
     send(helper_fd(0))
     sandbox.close()
     sandbox.try_out(Grammar("regex", f"[a-z]+{round}"))
-send(sandbox._process._process._process_fd)  # a trial that waits
+send(sandbox.worker.child._fd)  # a trial that waits
 sandbox.try_out(Grammar("regex", "[b-z]+"))
-write = sandbox._process.stdin.flush
-sandbox._process.stdin = type("Pipe", (), {
-    "write": sandbox._process.stdin.write,
-    "close": sandbox._process.stdin.close,
-    "flush": lambda _: (write(), send(sandbox._process._process._process_fd)),
-})()
+ready, lost = worker.ready_here, []
+
+
+async def lose(fd, *, is_writing, timeout_s):
+    lost or lost.append(send(sandbox.worker.child._fd))
+    return await ready(fd, is_writing=is_writing, timeout_s=timeout_s)
+
+
+worker._HERE = worker._HERE._replace(ready=lose)
 sandbox.try_out(SLOW)  # a trial that has just got a grammar
 print(dict(replaced.counts))
 if number == signal.SIGKILL:

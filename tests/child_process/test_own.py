@@ -31,8 +31,8 @@ def test_what_is_no_pipe_has_nobody_to_lose() -> None:
 
 
 def test_a_fetch_without_its_parent_ends_at_once() -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "wb") as nobody:
-        command = [sys.executable, "-m", "firelane.sources", "owner/name", "/nowhere"]
-        assert subprocess.run(command, stdout=nobody, timeout=60).returncode == 1
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        command = [sys.executable, "-m", "firelane.sources", str(theirs.fileno()), "owner/name", "/nowhere"]
+        assert subprocess.run(command, pass_fds=[theirs.fileno()], timeout=60).returncode == 1

@@ -1,0 +1,193 @@
+"""One child process: started, known until its end, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from firelane.child_process.ending import in_words
+from firelane.child_process.readiness import ready_on_loop
+from firelane.child_process.state import is_stopped, waited_s
+from firelane.errors import MachineError
+
+Streams = tuple[int | None, int | None, int | None]
+"""Descriptors, or subprocess.DEVNULL, for a child's standard input, output and error; None: its parent's."""
+INHERITED: Streams = (None, None, None)
+SILENT: Streams = (subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL)
+LOOK_EVERY_S = 0.01
+"""Where a system does not tell the end of a process to a wait of limited time."""
+
+
+def no_process(what: str, error: OSError) -> MachineError:
+    """The error of a server that has to do without. what: the process would have been."""
+    reason = error.strerror or error
+    return MachineError(f"no process for {what} ({reason}): free memory, or raise ulimits")
+
+
+class Child:
+    """A process that was started for this one, which ends it or waits for its end. Any thread may call it.
+
+    The process keeps its id until `end` has taken its code: nothing here reaches another process.
+    """
+
+    def __init__(
+        self,
+        reap: Callable[[], int | None],
+        *,
+        pid: int = 0,
+        fd: int | None = None,
+        leads_group: bool = False,
+    ) -> None:
+        """reap: waits for the end, and returns its code as in Popen.returncode, or None where nobody saw it;
+        pid: 0 where it is not known; fd: a process file descriptor, which is closed with this object, None
+        where the system has none; leads_group: what the process has started is killed with it."""
+        self.pid, self._fd, self._leads_group = pid, fd, leads_group
+        self._reap = reap
+        self._taking = threading.Lock()
+        self._is_taken = False
+        self.code: int | None = None
+        """Its code, once its end was taken."""
+        self.why_killed = ""
+        """Why this process has killed it, in words for people."""
+
+    def __del__(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    @classmethod
+    def start(
+        cls,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        fds: Sequence[int] = (),
+        streams: Streams = INHERITED,
+        leads_group: bool = False,
+    ) -> Child:
+        """Run a program. fds: that it inherits; leads_group: Ctrl-C at a terminal does not reach it, either.
+        Raises OSError where the system makes no process."""
+        stdin, stdout, stderr = streams
+        group = 0 if leads_group else None
+        process = subprocess.Popen(
+            command,
+            pass_fds=fds,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            process_group=group,
+            env=environ,
+        )
+        fd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+        return cls(process.wait, pid=process.pid, fd=fd, leads_group=leads_group)
+
+    @classmethod
+    def connected(
+        cls,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        fds: Sequence[int] = (),
+        streams: Streams = INHERITED,
+        leads_group: bool = False,
+        kind: socket.SocketKind = socket.SOCK_STREAM,
+    ) -> tuple[Child, socket.socket]:
+        """As `start`, with a module of Firelane, which is the first of `words`; its arguments follow. Its
+        first argument is the descriptor of one end of a socket, see `own.as_child`. Returns the other end,
+        too."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.enter_context(ours)
+            module, *arguments = words
+            command = [sys.executable, "-m", module, str(theirs.fileno()), *arguments]
+            passed = [theirs.fileno(), *fds]
+            child = cls.start(command, environ, fds=passed, streams=streams, leads_group=leads_group)
+            on_error.pop_all()
+        return child, ours
+
+    @property
+    def has_ended(self) -> bool:
+        return self.ends_within(0.0)
+
+    def ends_within(self, timeout_s: float | None) -> bool:
+        """Wait for its end, which `end` still has to take. None: for ever."""
+        if self._is_taken:
+            return True
+        if self._fd is None:
+            return self._ends_unreaped(timeout_s)
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+    async def exited(self) -> None:
+        """Returns when it has ended, which `end` still has to take. Uses no thread where the system has
+        process file descriptors."""
+        if self.has_ended:
+            return
+        if self._fd is None:
+            await asyncio.to_thread(self._ends_unreaped, None)
+        else:
+            await ready_on_loop(self._fd, is_writing=False)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self, why: str = "") -> None:
+        """End it, and a leader's group with it, unless that has more rights than this process."""
+        with self._taking:
+            if self._is_taken:
+                return
+            self.why_killed = why
+            if self._leads_group:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            else:
+                self._signal(signal.SIGKILL)
+
+    def end(self, within_s: float | None = 0.0) -> int | None:
+        """Take its end, for which it gets so long (None: for ever) before it is killed. Returns `code`.
+        Idempotent."""
+        self.ends_within(within_s)
+        self.kill(self.why_killed)
+        with self._taking:
+            if not self._is_taken:
+                self.code = self._reap()
+                self._is_taken = True
+        return self.code
+
+    def ending(self) -> str:
+        """How it ended, for people. Waits for it."""
+        return self.why_killed or in_words(self.end(None))
+
+    def is_stopped(self) -> bool:
+        """As ProcessState; False where its id is not known."""
+        return self.pid > 0 and is_stopped(self.pid)
+
+    def waited_s(self) -> float:
+        """As ProcessState."""
+        return waited_s(self.pid) if self.pid else 0.0
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._fd is not None:
+                signal.pidfd_send_signal(self._fd, number)
+            elif not self._is_taken:
+                os.kill(self.pid, number)
+
+    def _ends_unreaped(self, timeout_s: float | None) -> bool:
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                return False
+            time.sleep(LOOK_EVERY_S)
+        return True

@@ -1,0 +1,219 @@
+"""A child process that answers one request at a time, over a socket. What it was asked when it was lost, its
+successor is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from firelane.child_process.child import Child
+from firelane.child_process.ending import in_words, is_own_doing
+from firelane.child_process.frames import READ_BYTES, Answer, OverrunError
+from firelane.child_process.readiness import ready_here, ready_on_loop
+from firelane.child_process.replacements import Replacements
+
+START_S = 60.0
+"""For the first answer: on a busy machine a process starts slowly."""
+STOPPED_S = 1.0
+"""Between two looks at whether a process that has not answered is stopped."""
+END_S = 1.0
+"""For a process that has closed its socket to end by itself."""
+Frame = bytes | bytearray
+StartWorker = Callable[[], tuple[Child, socket.socket]]
+"""Starts a process; returns it and this end of its socket. Raises OSError where the system makes none, and
+MachineError where this process will never have one again. Called by several threads."""
+
+
+class LostError(Exception):
+    """The process has ended through no fault of the request, or does not answer. is_late: it had not
+    answered in time."""
+
+    is_late = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLimits:
+    """tries: processes that one request gets; answer_s: for an answer; answer_bytes: of the longest one."""
+
+    tries: int
+    answer_s: float
+    answer_bytes: int = 80 << 20
+
+
+class _Waits(NamedTuple):
+    """Ways to wait: on an event loop, or with the calling thread, so that a coroutine never yields."""
+
+    ready: Callable[..., Awaitable[bool]]
+    end: Callable[[Child], Awaitable[int | None]]
+
+
+async def _end_here(child: Child) -> int | None:
+    return child.end(END_S)
+
+
+async def _end_in_thread(child: Child) -> int | None:
+    return await asyncio.to_thread(child.end, END_S)
+
+
+_ON_LOOP = _Waits(ready_on_loop, _end_in_thread)
+_HERE = _Waits(ready_here, _end_here)
+
+
+class Worker:
+    """Starts the process when it is needed, and again when it has ended. For one request at a time."""
+
+    def __init__(
+        self,
+        kind: str,
+        start: StartWorker,
+        first: Frame,
+        limits: WorkerLimits,
+        replaced: Replacements,
+    ) -> None:
+        """kind: of the process, in logs and metrics; first: what each new process is asked first."""
+        self._kind, self._start, self._first = kind, start, first
+        self._limits, self._replaced = limits, replaced
+        self._child: Child | None = None
+        self._sock: socket.socket | None = None
+        self.is_new = True
+        """The process has answered nothing yet but its first request."""
+
+    @property
+    def child(self) -> Child | None:
+        return self._child
+
+    def begin(self) -> bytearray:
+        """Start the process; its answer to the first request. Raises as `ask`."""
+        return _run(self._ask(None, _HERE))
+
+    def ask_here(self, request: Frame) -> bytearray:
+        """As `ask`, for a caller without an event loop."""
+        return _run(self._ask(request, _HERE))
+
+    async def ask(self, request: Frame) -> bytearray:
+        """The answer to a framed request. Raises OverrunError, and LostError where process after process is
+        lost."""
+        return await self._ask(request, _ON_LOOP)
+
+    def close(self) -> int | None:
+        """End the process; idempotent. Returns its code."""
+        child = self._drop()
+        return None if child is None else child.end()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be ending
+            self.close()
+
+    def _drop(self) -> Child | None:
+        """The process, which is nobody's now."""
+        child, self._child = self._child, None
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+        return child
+
+    async def _ask(self, request: Frame | None, waits: _Waits) -> bytearray:
+        lost = LostError()
+        for _ in range(self._limits.tries):
+            try:
+                answer = await self._answer(request, waits)
+            except LostError as error:
+                lost = error
+                self._replaced.note(self._kind, str(error))
+            else:
+                self.is_new = request is None
+                self._replaced.works(self._kind)
+                return answer
+        raise lost
+
+    async def _answer(self, request: Frame | None, waits: _Waits) -> bytearray:
+        answer = bytearray()
+        if self._child is None or self._child.has_ended:
+            if self._child is not None:
+                self._replaced.note(self._kind, in_words(self.close()))
+            self._spawn()
+            answer = await self._swap(self._first, START_S, waits)
+        return answer if request is None else await self._swap(request, self._limits.answer_s, waits)
+
+    def _spawn(self) -> None:
+        self.is_new = True
+        try:
+            self._child, self._sock = self._start()
+        except OSError as error:
+            raise LostError(f"was not started: {error.strerror or error}") from None
+        self._sock.setblocking(False)
+
+    async def _swap(self, request: Frame, limit_s: float, waits: _Waits) -> bytearray:
+        """Raises OverrunError and LostError."""
+        child, sock = self._child, self._sock
+        assert child is not None
+        assert sock is not None
+        answer = Answer(self._limits.answer_bytes)
+        try:
+            await _exchange(child, sock, request, answer, partial(waits.ready, sock.fileno()), limit_s)
+        except (OSError, OverrunError) as error:
+            raise await self._end(error, limit_s, waits) from None
+        except BaseException:
+            self.close()  # its answer must not be taken for that to the next request
+            raise
+        return answer.body
+
+    async def _end(self, error: Exception, limit_s: float, waits: _Waits) -> Exception:
+        """What became of a process that did not answer, which is ended. error: met while the answer was
+        awaited."""
+        child = self._drop()
+        if child is None:
+            return LostError("was ended by another request")
+        if isinstance(error, TimeoutError):
+            child.kill()
+        code = await waits.end(child)
+        if isinstance(error, TimeoutError):
+            lost = LostError(f"has not answered for {limit_s:g} s")
+            lost.is_late = True
+            return lost
+        is_overrun = isinstance(error, OverrunError) or is_own_doing(code)
+        return OverrunError() if is_overrun else LostError(in_words(code))
+
+
+async def _exchange(
+    child: Child,
+    sock: socket.socket,
+    request: Frame,
+    answer: Answer,
+    ready: Callable[..., Awaitable[bool]],
+    limit_s: float,
+) -> None:
+    """Send, then receive. A process that the system does not run is killed. Raises OSError, of which
+    TimeoutError is one, and OverrunError."""
+    ends_at_s = time.monotonic() + limit_s
+    with memoryview(request) as unsent:
+        at = 0
+        while not answer.is_whole:
+            try:
+                if at < len(unsent):
+                    at += sock.send(unsent[at:])
+                else:
+                    answer.add(sock.recv(READ_BYTES))
+            except BlockingIOError:
+                left_s = ends_at_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError from None
+                is_writing = at < len(unsent)
+                is_ready = await ready(is_writing=is_writing, timeout_s=min(left_s, STOPPED_S))
+                if not is_ready and child.is_stopped():
+                    child.kill()
+
+
+def _run(work: Coroutine[Any, Any, bytearray]) -> bytearray:
+    """The result of a coroutine that does not wait for an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
