@@ -142,6 +142,8 @@ REFUSED: Mapping[str, Refusal] = {
     **dict.fromkeys(("chat_template", "template"), Refusal(("",), "the model's own template is used")),
     **dict.fromkeys(("width", "height", "steps"), Refusal((0,))),
     "prompt": Refusal(("", []), "send its text with the messages"),
+    "continue_final_message": Refusal((False,), "say `prefix`: true in the last message"),
+    "add_generation_prompt": Refusal((True,)),
     "access_programs": Refusal(),
     # State that is kept elsewhere.
     **dict.fromkeys(("previous_response_id", "conversation", "thread", "thread_id"), Refusal((), _STATE)),

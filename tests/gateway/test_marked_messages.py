@@ -72,6 +72,17 @@ def test_what_cannot_go_on_is_refused(service, path):
     assert not service.engine.submitted
 
 
+@EVERYWHERE
+def test_the_field_of_chat_is_not_left_out_elsewhere(service, path):
+    """It would be a new answer, where the client asks for the rest of one."""
+    answer = ask(service, path, *USER, said("So "), continue_final_message=True)
+    if path == "chat":
+        assert prompt(service).endswith("<|assistant|>So ")
+    else:
+        assert answer.status_code == 400
+        assert "say `prefix`: true in the last message" in answer.text
+
+
 def test_marks_and_fields_that_say_something_else(service):
     last = said("So ", prefix=True)
     refused = ask(service, "chat", *USER, last, continue_final_message=False)
