@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import NO_SNAPSHOT
 from firelane.engine.sequence import PEER, Sequence
 from firelane.kv import KvCache, PrefixChain, WantedPage, WantedState
 from firelane.kv.incoming import STATES
@@ -213,8 +212,8 @@ class PagePulls:
     def _place_of(self, names: list[bytes], tenant: bytes) -> WantedState | None:
         if not names:
             return None
-        place = self._kv.states.incoming.begin()
-        return None if place == NO_SNAPSHOT else WantedState(names, place, tenant)
+        places = self._kv.states.incoming.begin([WantedPage(STATES, names[0], tenant)], 1)
+        return WantedState(names, places[0], tenant) if places else None
 
     def _look_ahead(self) -> None:
         """Some pages of each expected prompt at a time, so that other pulls need not wait long."""
@@ -257,7 +256,7 @@ class PagePulls:
         self._kv.incoming.settle(mine, settled.arrived)
         if state is not None:
             came = state.names[settled.state] if settled.state >= 0 else b""
-            self._kv.states.incoming.settle(state.place, came, state.tenant)
+            self._kv.states.incoming.settle_as(state.place, came)
             del self._coming_states[state.names[0]]
         self._coming = {page: t for page, t in self._coming.items() if t != settled.ticket}
 

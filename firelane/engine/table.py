@@ -194,7 +194,7 @@ class SequenceTable:
         assert len(self._free_slots) == len(self.sequences), "a slot is lost"
         held = self._kv.incoming.num_pages
         assert self._kv.num_available == self._kv.num_pages - held, "a page is lost"
-        held = self._kv.states.incoming.num_snapshots
+        held = self._kv.states.incoming.num_pages
         assert self._kv.states.num_free == self._kv.states.count - held, "a snapshot is lost"
 
     def check_integrity(self) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from firelane.contract import NO_SNAPSHOT
 from firelane.engine.pulls import PullCounters
 from firelane.engine.sequence import Sequence, Status
 from firelane.kv import KvCache, WantedPage
@@ -139,11 +138,11 @@ class TierReads:
 
     def _read_state(self, state: WantedPage, deadline_s: float, tickets: set[int]) -> bool:
         """Its ticket is added; False where there is no room for it."""
-        place = self._kv.states.incoming.begin()
-        if place == NO_SNAPSHOT:
+        places = self._kv.states.incoming.begin([state], 1)
+        if not places:
             return False
         parts = self._tiers.parts(state)
-        ticket = self._read(_Read(parts, [place] * len(parts), deadline_s, is_state=True))
+        ticket = self._read(_Read(parts, places * len(parts), deadline_s, is_state=True))
         self._coming[state] = ticket
         tickets.add(ticket)
         return True
@@ -177,8 +176,7 @@ class TierReads:
         read = self._reads.pop(ended.ticket)
         came = [source is not None for source in ended.sources]
         if read.is_state:
-            first = read.wanted[0]
-            self._kv.states.incoming.settle(read.mine[0], first.name if all(came) else b"", first.tenant)
+            self._kv.states.incoming.settle(read.mine[:1], [all(came)])
         else:
             self._kv.incoming.settle(read.mine, came)
         self._coming = {page: ticket for page, ticket in self._coming.items() if ticket != ended.ticket}

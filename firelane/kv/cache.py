@@ -66,7 +66,7 @@ class KvCache:
         self._chunk_tokens = chunk_tokens
         self.states = states or StateSnapshots(block_size=block_size, is_kept=False)
         self._prefix_caching = prefix_caching
-        self._pool = BlockPool(num_pages, len(spans))
+        self._pool = BlockPool(num_pages, range(len(spans)))
         self.search = PrefixSearch(self._pool, self.states, spans, block_size, is_enabled=prefix_caching)
         self.incoming = IncomingPages(self._pool)
         self._set_aside = 0

@@ -1,4 +1,5 @@
-"""Pages of the KV cache: reference counts, names, and the order in which they are given out again.
+"""Pages: reference counts, names, and the order in which they are given out again. There is one pool of the
+pages of the KV cache, and one of the snapshots of recurrent states (states.py).
 
 Each page is in exactly one place:
 
@@ -14,7 +15,7 @@ Every operation is O(1) a page.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from firelane.kv.events import NameEvents, NoEvents
@@ -56,11 +57,12 @@ NO_WATCHER = NoWatcher()
 
 
 class BlockPool:
-    def __init__(self, num_pages: int, num_groups: int = 1) -> None:
+    def __init__(self, num_pages: int, groups: Iterable[int] = (0,)) -> None:
+        """groups: the cache groups that pages have names in."""
         self.num_pages = num_pages
         self._references = [0] * num_pages
         self._name_of: list[NamedPage | None] = [None] * num_pages
-        self._by_name: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
+        self._by_name: dict[int, dict[bytes, int]] = {group: {} for group in groups}
         self._blank = list(range(num_pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._tags = memoryview(bytearray(8 * num_pages)).cast("Q")
@@ -73,6 +75,16 @@ class BlockPool:
     def num_free(self) -> int:
         """Pages that `take` can give out now."""
         return len(self._blank) + len(self._cached)
+
+    @property
+    def num_named(self) -> int:
+        """Pages that can be found."""
+        return sum(map(len, self._by_name.values()))
+
+    def free(self) -> Iterator[int]:
+        """Pages that can be taken now, the next one first; valid until the pool changes."""
+        yield from reversed(self._blank)
+        yield from self._cached
 
     def take(self) -> int:
         """A page for one user, its old content forgotten. IndexError where none is free: ask `num_free`
@@ -87,6 +99,20 @@ class BlockPool:
         self._references[page] = 1
         self._tags[page] += 1
         return page
+
+    def take_page(self, page: int) -> None:
+        """As `take`, of a page that the caller has chosen from the first ones of `free`: looks for it from
+        there. KeyError where it is not free."""
+        if page in self._cached:
+            del self._cached[page]
+            self._forget(page)
+        else:
+            if self._references[page]:
+                raise KeyError(page)
+            place = next(i for i in range(len(self._blank) - 1, -1, -1) if self._blank[i] == page)
+            del self._blank[place]
+        self._references[page] = 1
+        self._tags[page] += 1
 
     def take_many(self, count: int) -> list[int]:
         """So many pages, each as from `take`."""
@@ -114,6 +140,10 @@ class BlockPool:
         by_name = self._by_name[group]
         return [by_name.get(name, UNKNOWN) for name in names[:limit]]
 
+    def page_of(self, group: int, name: bytes) -> int:
+        """The page of this name, or UNKNOWN."""
+        return self._by_name[group].get(name, UNKNOWN)
+
     def num_idle(self, pages: Sequence[int]) -> int:
         """Number of these pages that nobody uses, so that sharing them makes `num_free` smaller."""
         return sum(1 for page in pages if self._references[page] == 0)
@@ -134,22 +164,40 @@ class BlockPool:
             if page in self._cached:
                 self._cached.move_to_end(page)
 
-    def publish(self, page: int, group: int, name: bytes, tenant: bytes = b"") -> None:
-        """Let others find this page in use by its name. A second page of the same content stays unnamed."""
+    def publish(self, page: int, group: int, name: bytes, tenant: bytes = b"", *, tells: bool = True) -> bool:
+        """Let others find this page in use by its name. A second page of the same content stays unnamed: then
+        False. tells: the watcher, too; else `tell` does later."""
         by_name = self._by_name[group]
-        if name not in by_name and self._name_of[page] is None:
-            by_name[name] = page
-            named = self._name_of[page] = NamedPage(group, name, tenant)
+        if name in by_name or self._name_of[page] is not None:
+            return False
+        by_name[name] = page
+        named = self._name_of[page] = NamedPage(group, name, tenant)
+        if tells:
             self.watcher.published(page, named)
-            self.events.named(group, name)
+        self.events.named(group, name)
+        return True
+
+    def tell(self, group: int, name: bytes) -> None:
+        """Tell the watcher of the page of this name, if there is one."""
+        page = self.page_of(group, name)
+        named = None if page == UNKNOWN else self._name_of[page]
+        if named is not None:
+            self.watcher.published(page, named)
+
+    def discard(self, group: int, name: bytes) -> None:
+        """Make the page of this name blank, if there is one and nobody uses it."""
+        page = self.page_of(group, name)
+        if page in self._cached:
+            del self._cached[page]
+            self._blank_again(page)
 
     def release(self, pages: Sequence[int]) -> None:
         """One user fewer for each. Later pages become older: a prefix without its tail is still of use."""
-        references = self._references
+        references, names = self._references, self._name_of
         for page in reversed(pages):
             references[page] -= 1
             if not references[page]:
-                if self._name_of[page] is None:
+                if names[page] is None:
                     self._blank.append(page)
                 else:
                     self._cached[page] = None
@@ -157,9 +205,7 @@ class BlockPool:
     def forget(self) -> None:
         """Names of pages that nobody uses: their content is gone."""
         for page in self._cached:
-            self._forget(page)
-            self._tags[page] += 1
-            self._blank.append(page)
+            self._blank_again(page)
         self._cached.clear()
 
     def forget_tenant(self, tenant: bytes) -> int:
@@ -168,11 +214,11 @@ class BlockPool:
             page for page, name in enumerate(self._name_of) if name is not None and name.tenant == tenant
         ]
         for page in named:
-            self._forget(page)
             if page in self._cached:
                 del self._cached[page]
-                self._tags[page] += 1
-                self._blank.append(page)
+                self._blank_again(page)
+            else:
+                self._forget(page)
         return len(named)
 
     def keep_tags_in(self, memory: memoryview) -> None:
@@ -210,9 +256,15 @@ class BlockPool:
             assert page not in cached or self._name_of[page] is not None, f"page {page}: cached, no name"
         named = {named.key: page for page, named in enumerate(self._name_of) if named is not None}
         known = {
-            (group, name): page for group, pages in enumerate(self._by_name) for name, page in pages.items()
+            (group, name): page for group, pages in self._by_name.items() for name, page in pages.items()
         }
         assert named == known, "names and pages differ"
+
+    def _blank_again(self, page: int) -> None:
+        """A page that was cached holds nothing from now on."""
+        self._forget(page)
+        self._tags[page] += 1
+        self._blank.append(page)
 
     def _forget(self, page: int) -> None:
         named = self._name_of[page]

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.contract import NO_SNAPSHOT
 from firelane.kv import SnapshotRule, WantedPage
+from firelane.kv.incoming import STATES
 
 SIZES = {"max_num_seqs": 6, "max_output_rows": 6, "state_bytes": 8, "num_snapshots": 30}
 WANTED = [WantedPage(0, b"n" * 16)]
+STATE = [WantedPage(STATES, b"n" * 16)]
 
 
 @pytest.fixture
@@ -28,14 +29,14 @@ def test_nothing_comes_into_pages_of_a_step_in_flight(pipeline, request_of, alon
         d.step()
         free = kv.num_available
         pages = kv.incoming.begin(WANTED, min(1, free))
-        state = kv.states.incoming.begin()
+        states = kv.states.incoming.begin(STATE, 1)
         if d.core.table.is_released_in_flight():
-            assert (pages, state) == ([], NO_SNAPSHOT)
+            assert (pages, states) == ([], [])
             held_up += free > 0
         if pages:
             kv.incoming.settle(pages, [False])
-        if state != NO_SNAPSHOT:
-            kv.states.incoming.settle(state, b"", b"")
+        if states:
+            kv.states.incoming.settle(states, [False])
     assert held_up > 0
     for request in requests:
         assert d.tokens[request.id] == alone(request, 64, has_state=True)[0]

@@ -7,157 +7,70 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from firelane.contract import CAUSAL, NO_SNAPSHOT, Chunk, Window, kept_from
 from firelane.kv import KvCache, PageBudget, SnapshotRule, StateSave, StateSnapshots
-from firelane.kv.states import SnapshotPool
-
-NAMES = [b"a", b"b", b"c", b"d", b"e"]
-
-
-def take(pool: SnapshotPool) -> int:
-    snapshot = next(pool.free())
-    pool.take(snapshot)
-    return snapshot
-
-
-def named(pool: SnapshotPool, name: bytes) -> int:
-    snapshot = take(pool)
-    pool.publish(snapshot, name)
-    pool.release(snapshot)
-    return snapshot
-
-
-def test_blank_snapshots_go_first_then_the_least_recently_used():
-    pool = SnapshotPool(3)
-    a, b = named(pool, b"a"), named(pool, b"b")
-    assert list(pool.free()) == [2, a, b]
-    pool.share(a)
-    assert list(pool.free()) == [2, b]
-    pool.release(a)
-    assert list(pool.free()) == [2, b, a]
-
-
-def test_a_snapshot_that_is_taken_loses_its_name():
-    pool = SnapshotPool(1)
-    named(pool, b"a")
-    assert take(pool) == 0
-    assert pool.find(b"a") == NO_SNAPSHOT
-    assert (pool.num_free, pool.num_named) == (0, 0)
-
-
-def test_a_second_one_of_the_same_content_stays_blank_and_keeps_the_first():
-    pool = SnapshotPool(3)
-    a, b = named(pool, b"a"), named(pool, b"b")
-    second = take(pool)
-    assert not pool.publish(second, b"a")
-    pool.release(second)
-    assert list(pool.free()) == [second, b, a]
-    pool.check_integrity([])
-
-
-def test_what_is_held_cannot_be_taken_or_discarded():
-    pool = SnapshotPool(1)
-    held = named(pool, b"a")
-    pool.share(held)
-    with pytest.raises(KeyError):
-        pool.take(held)
-    pool.discard(b"a")
-    assert pool.find(b"a") == held
-    pool.release(held)
-    pool.discard(b"a")
-    pool.discard(b"a")
-    assert (pool.find(b"a"), list(pool.free())) == (NO_SNAPSHOT, [held])
+from firelane.kv.incoming import STATES
+from firelane.kv.pool import NamedPage
 
 
 def test_integrity_check_can_fail():
-    pool = SnapshotPool(2)
-    take(pool)
+    states = StateSnapshots(2, block_size=4)
+    held = states.begin(NO_SNAPSHOT, ())
+    states.take(held, StateSave(0, 4, 1, is_latest=False))
+    states.check_integrity([held])
     with pytest.raises(AssertionError, match="leaked"):
-        pool.check_integrity([])
-    pool.check_integrity([0])
-    pool._blank[0] = None
-    with pytest.raises(AssertionError, match="in 2 places"):
-        pool.check_integrity([0])
+        states.check_integrity([])
 
 
-class PoolMachine(RuleBasedStateMachine):
-    """The pool against a model that keeps nothing but who holds what, the content of each name, and when each
-    was used last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = SnapshotPool(4)
-        self.held: list[int] = []
-        self.content: dict[int, bytes] = {}
-        self.order: list[int] = []
-
-    @precondition(lambda self: self.pool.num_free > 0)
-    @rule()
-    def take(self):
-        snapshot = take(self.pool)
-        assert snapshot not in self.held
-        blank = [s for s in range(4) if s not in self.held and s not in self.content]
-        assert snapshot in blank if blank else snapshot == self.order[0]
-        self.forget(snapshot)
-        self.held.append(snapshot)
-
-    @precondition(lambda self: self.held)
-    @rule(which=st.integers(0, 99), name=st.sampled_from(NAMES))
-    def publish(self, which, name):
-        snapshot = self.held[which % len(self.held)]
-        if snapshot in self.content:
-            return
-        is_new = name not in self.content.values()
-        assert self.pool.publish(snapshot, name) == is_new
-        if is_new:
-            self.content[snapshot] = name
-        else:
-            self.touch(next(s for s, n in self.content.items() if n == name))
-
-    @rule(name=st.sampled_from(NAMES))
-    def share(self, name):
-        snapshot = self.pool.find(name)
-        assert self.content.get(snapshot, name) == name
-        assert (snapshot == NO_SNAPSHOT) == (name not in self.content.values())
-        if snapshot != NO_SNAPSHOT:
-            self.pool.share(snapshot)
-            self.order = [s for s in self.order if s != snapshot]
-            self.held.append(snapshot)
-
-    @precondition(lambda self: self.held)
-    @rule(which=st.integers(0, 99))
-    def release(self, which):
-        snapshot = self.held.pop(which % len(self.held))
-        self.pool.release(snapshot)
-        if snapshot not in self.held and snapshot in self.content:
-            self.order.append(snapshot)
-
-    @rule(name=st.sampled_from(NAMES))
-    def discard(self, name):
-        self.pool.discard(name)
-        for snapshot in [s for s, n in self.content.items() if n == name and s not in self.held]:
-            self.forget(snapshot)
-
-    @invariant()
-    def sound(self):
-        self.pool.check_integrity(self.held)
-        assert self.pool.num_free == 4 - len(set(self.held))
-        assert self.pool.num_named == len(self.content)
-
-    def forget(self, snapshot):
-        self.content.pop(snapshot, None)
-        self.order = [s for s in self.order if s != snapshot]
-
-    def touch(self, snapshot):
-        if snapshot in self.order:
-            self.order.remove(snapshot)
-            self.order.append(snapshot)
+def test_a_second_snapshot_of_the_same_tokens_stays_blank_and_keeps_the_first():
+    """The first one is then the most recently used of all."""
+    states = StateSnapshots(3, block_size=4)
+    prompts = [np.full(4, 1, np.int32), np.full(4, 2, np.int32)]
+    first, other, second = (save_of(states, prompt) for prompt in (prompts[0], prompts[1], prompts[0]))
+    assert list(states.free()) == [second, other, first]
+    assert states.num_named == 2
+    states.check_integrity([])
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestPoolMachine = PoolMachine.TestCase
+def save_of(states, prompt):
+    """The snapshot of a prompt whose sequence has ended."""
+    save = StateSave(0, len(prompt), next(states.free()), is_latest=False)
+    held = states.begin(NO_SNAPSHOT, ())
+    states.take(held, save)
+    states.publish(held, save, KvCache(1, 4).chain(b""), prompt)
+    states.release(held)
+    return save.snapshot
+
+
+def test_a_watcher_is_told_of_states_by_their_numbers_among_all():
+    states = StateSnapshots(2, block_size=4, first=10)
+    told = []
+
+    class Watcher:
+        def published(self, page, named):
+            told.append(("published", page, named.group))
+
+        def shared(self, pages):
+            told.append(("shared", *((page, named.group) for page, named in pages)))
+
+    states.watch(Watcher())
+    snapshot = save_of(states, np.full(4, 1, np.int32))
+    states.release(states.begin(snapshot, ()))
+    assert told == [("published", 10 + snapshot, STATES), ("shared", (10 + snapshot, STATES))]
+
+
+def test_states_that_come_from_elsewhere_have_their_numbers_among_all():
+    states = StateSnapshots(2, block_size=4, first=10)
+    wanted = [NamedPage(STATES, name) for name in (b"a", b"b", b"c")]
+    places = states.incoming.begin(wanted, 3)
+    assert sorted(places) == [10, 11]
+    states.check_integrity([])
+    states.incoming.settle(places[:1], [False])
+    states.incoming.settle_as(places[1], b"of fewer blocks")
+    assert states.locate(b"of fewer blocks")[0] == places[1]
+    assert (states.num_free, states.num_named) == (2, 1)
+    states.check_integrity([])
 
 
 def wanted(tokens, hit=0, shared=0, *, interval=32, at_least=8, count=4):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from firelane.contract import NO_SNAPSHOT
-from firelane.kv import KvCache, StateSave, StateSnapshots, WantedState
+from firelane.kv import KvCache, StateSave, StateSnapshots, WantedPage, WantedState
 from firelane.kv.incoming import STATES
 from firelane.kv.transfer import ExportedPool, PeerTransfer, PlainCopier
 from firelane.nixl.processes import HelperAgents
@@ -90,12 +90,13 @@ class Engine:
     def pull_state(self, peer, prompt):
         """The settled pull, and the prompt's state here, of as many tokens as came."""
         names = self.kv.search.wanted_states(self.kv.chain(b""), prompt, len(prompt))
-        state = WantedState(names, self.kv.states.incoming.begin())
+        (place,) = self.kv.states.incoming.begin([WantedPage(STATES, names[0])], 1)
+        state = WantedState(names, place)
         self.transfer.pull(peer, [], [], time.monotonic() + SOON_S, state)
         self.kv.check_integrity([])
         settled = self.settled()
         came = names[settled.state] if settled.state >= 0 else b""
-        self.kv.states.incoming.settle(state.place, came, state.tenant)
+        self.kv.states.incoming.settle_as(state.place, came)
         self.kv.check_integrity([])
         return settled, array_of(self.states)[self.kv.locate(STATES, came)[0]] if came else None
 
