@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", default="", metavar="TEXT", help="what the model is told first")
     add_sampling(parser, max_tokens=None)
     options.add_engine(parser)
-    options.add_isolation(parser)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -60,12 +59,12 @@ def _source(arguments: argparse.Namespace, environment: Environment) -> Source:
     if arguments.url is not None:
         return ServerSource(arguments.url, arguments.model or "", env.api_key())
     from firelane.cli.progress import ProgressDisplay
-    from firelane.cli.serve import served_name
+    from firelane.cli.served_models import served_name
     from firelane.llm import LLM
 
     display = ProgressDisplay(words={"pack": "packing weights, once"})
-    isolated = not arguments.no_sandbox
-    settings = {"max_num_seqs": 1, "isolated": isolated, **options.engine_settings(arguments)}
+    settings = {"max_num_seqs": 1, **options.engine_settings(arguments)}
+    settings["isolated"] = settings.get("sandbox", True)
     try:
         llm = LLM(arguments.model, cache_dir=environment.cache_dir, progress=display, **settings)
     finally:

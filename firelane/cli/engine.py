@@ -9,65 +9,41 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from firelane.cli import cluster_options, engine_options, options, page_options, tier_options
+from firelane.cli import options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
 
-DRAIN_S = 10.0
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from firelane.cli.option_sets import ENGINE_COMMAND
+    from firelane.options import add_options
+
     options.add_model(parser)
-    group = parser.add_argument_group("gateways")
-    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    group.add_argument(
-        "--port",
-        type=options.port,
-        default=cluster_options.DEFAULT_PORT,
-        help="default: %(default)s; 0 takes a free one",
-    )
-    cluster_options.add_tls(group)
-    group.add_argument(
-        "--drain-timeout",
-        type=options.positive_float,
-        default=DRAIN_S,
-        metavar="S",
-        help="seconds for requests in flight when it is ended (default: %(default)s)",
-    )
-    group.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="form of a log line (default: text)"
-    )
-    options.add_engine(parser)
-    tier_options.add_tiers(parser)
-    page_options.add_pages(parser)
-    engine_options.add_care(parser.add_argument_group("care of the engine"))
+    add_options(parser, ENGINE_COMMAND)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.cli import cluster_options, engine_options, page_options
     from firelane.cli.engine_service import serve_engine
     from firelane.cli.serve import display_for
     from firelane.cluster.addresses import Address
-    from firelane.engine_config import EngineConfig
+    from firelane.cluster.config import EngineListener
+    from firelane.options import fields
     from firelane.sources.resolve import resolve
     from firelane.text.tokenizer_source import tokenizer_directory
 
-    tls = cluster_options.cluster_tls(arguments, "--tls")
-    address = Address(arguments.host, arguments.port)
+    values = vars(arguments)
+    listener = EngineListener(**fields(EngineListener, values))
+    tls = cluster_options.cluster_tls(values, "--tls")
+    address = Address(listener.host, listener.port)
     cluster_options.check_plain(address, tls, "--tls")
     context = tls.server_context() if tls is not None else None
-    display = display_for(arguments.log_format, environment)
+    display = display_for(listener.log_format, environment)
     model_dir = resolve(arguments.model, progress=display)
-    engine = EngineConfig(
-        model_dir=model_dir,
-        cache_dir=environment.cache_dir,
-        tokenizer_dir=tokenizer_directory(model_dir, environment.cache_dir),
-        log_format=arguments.log_format,
-        sandbox=not arguments.no_sandbox,
-        tiers=tier_options.tiers_config(arguments),
-        **options.engine_settings(arguments),
-    )
-    options.log_resolved("engine", engine, as_json=arguments.log_format == "json")
+    tokenizer_dir = tokenizer_directory(model_dir, environment.cache_dir)
+    engine = engine_options.engine_config(values, model_dir, environment, tokenizer_dir)
+    options.log_resolved("engine", engine, as_json=listener.log_format == "json")
     engine_options.tell_sandbox(engine, environment)
-    own = page_options.with_pages(arguments, engine_options.cared_for(arguments, engine), environment)
-    return serve_engine(own, address, context, display, arguments.drain_timeout)
+    own = page_options.with_pages(values, engine_options.engine_options(values, engine), environment)
+    return serve_engine(own, address, context, display, listener.drain_s)

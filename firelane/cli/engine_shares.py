@@ -6,44 +6,90 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
 
 from firelane.backends import takes_gpu
 from firelane.cluster.config import RemoteConfig
-from firelane.engine_config import EngineConfig
+from firelane.engine_config import CARE, STEP_DEADLINE, EngineConfig
+from firelane.gateway.config import REPLICAS, Routing, SharesPages
 from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.routing_names import PAGE_AWARE
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
 from firelane.node.remote_peers import RemotePeersConfig
+from firelane.options import Option
+
+MOST_REPLICAS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The engines of one model. engine: what all replicas have in common. roles: of each of them, where they
-    have some: as many as there are replicas. models: those that share this
-    machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
-    an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
-    the default). routing: as in ModelConfig. shares_pages: replicas have pages from each other.
-    remote: where engines are that are not processes of this one.
-    kv_events: who is told of each engine's prefix cache; None: nobody. remote_peers: how pages travel to and
-    from engines of other servers; None: they do not.
+    """The engines of one model. engine: what all replicas have in common. prefill, decode: where engines have
+    roles, how many of each; replicas is their sum then. models: those that share this machine; index: of this
+    one among them. step_deadline_s: None: the default. remote: where engines are that are not processes of
+    this one. kv_events: who is told of each engine's prefix cache; None: nobody. remote_peers: how pages
+    travel to and from engines of other servers; None: they do not.
     """
 
     engine: EngineConfig
-    replicas: int = 1
-    roles: tuple[str, ...] = ()
+    replicas: Annotated[
+        int,
+        Option(
+            "engines behind this gateway, each with its share of the cores and of the KV cache",
+            REPLICAS,
+            least=1,
+            most=MOST_REPLICAS,
+            see="serving.md#replicas-and-engines-that-die",
+        ),
+    ] = 1
+    prefill: Annotated[
+        int | None,
+        Option(
+            "in place of --replicas: engines that compute prompts; --prefill and --decode go together",
+            REPLICAS,
+            least=1,
+            most=MOST_REPLICAS,
+            see="cluster.md",
+        ),
+    ] = None
+    decode: Annotated[
+        int | None,
+        Option(
+            "in place of --replicas: engines that go on from there; --prefill and --decode go together",
+            REPLICAS,
+            least=1,
+            most=MOST_REPLICAS,
+            see="cluster.md",
+        ),
+    ] = None
     models: int = 1
     index: int = 0
-    recovery: bool = True
-    engine_timeout_s: float = 5.0
-    step_deadline_s: float | None = None
-    routing: str = PAGE_AWARE
-    shares_pages: bool = False
+    recovery: Annotated[
+        bool,
+        Option("requests fail when their engine dies, in place of going on with another one", REPLICAS),
+    ] = True
+    engine_timeout_s: Annotated[
+        float,
+        Option(
+            "an engine that shows no life for so many seconds is replaced",
+            CARE,
+            flag="engine-timeout",
+            metavar="S",
+        ),
+    ] = 5.0
+    step_deadline_s: Annotated[float | None, STEP_DEADLINE] = None
+    routing: Routing = PAGE_AWARE
+    shares_pages: SharesPages = False
     remote: RemoteConfig | None = None
     kv_events: KvEventsConfig | None = None
     remote_peers: RemotePeersConfig | None = None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The role of each engine; none where all do the same."""
+        return ("prefill",) * (self.prefill or 0) + ("decode",) * (self.decode or 0)
 
     def configs(self) -> list[EngineConfig]:
         """One for each replica, with its share of the cores and of the memory."""

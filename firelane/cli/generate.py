@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message to a chat model")
     add_sampling(parser, max_tokens=256)
     options.add_engine(parser)
-    options.add_isolation(parser)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -30,7 +29,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     display = ProgressDisplay()
-    settings = {"isolated": not arguments.no_sandbox, **options.engine_settings(arguments)}
+    settings = options.engine_settings(arguments)
+    settings["isolated"] = settings.get("sandbox", True)
     with LLM(arguments.model, cache_dir=environment.cache_dir, progress=display, **settings) as llm:
         display.close()
         params = replace(llm.default_sampling("llama.cpp"), **given_sampling(arguments))

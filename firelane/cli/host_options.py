@@ -1,24 +1,20 @@
-"""Options of `firelane serve` for ranks on several hosts, and the command on hosts that have no engine."""
+"""Ranks on several hosts: what options say of them, and the command on hosts that have no engine."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import signal
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from firelane.cli.options import count, positive_float, positive_int
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
     from firelane.engine_config import EngineConfig, HostsConfig
+    from firelane.options import Values
 
-DEFAULT_PORT = 29501
-KEY_FILE = "--cluster-key-file"
 MODULE = "firelane.engine.headless"
 GROUP_ENDED = 75
 """Exit code of a host that may attach again (backends.cpu.ranks.follow.GroupEndedError)."""
@@ -28,75 +24,31 @@ END_S = 5.0
 log = logging.getLogger(__name__)
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "several hosts", "ranks of one engine on several hosts' CPUs; the first has the engine and the server"
-    )
-    group.add_argument(
-        "--nnodes",
-        type=positive_int,
-        metavar="M",
-        help="hosts that share the ranks (default: LWS_GROUP_SIZE of Kubernetes' LeaderWorkerSet, or 1)",
-    )
-    group.add_argument(
-        "--node-rank",
-        type=count,
-        metavar="R",
-        help="number of this host; 0 serves, the others compute for it (default: LWS_WORKER_INDEX, or 0)",
-    )
-    group.add_argument(
-        "--master-addr",
-        metavar="HOST[:PORT]",
-        help=f"address of host 0 that the others reach (default: LWS_LEADER_ADDRESS; port {DEFAULT_PORT})",
-    )
-    add_key_file(group, "that all hosts share")
-    group.add_argument(
-        "--node-timeout",
-        type=positive_float,
-        default=300.0,
-        metavar="S",
-        help="seconds for all hosts to be there (default: %(default)s)",
-    )
-
-
-def add_key_file(group: Any, whose: str) -> None:
-    group.add_argument(
-        KEY_FILE,
-        type=Path,
-        metavar="FILE",
-        help=f"with a secret of at least 16 bytes {whose} (default: FIRELANE_CLUSTER_KEY)",
-    )
-
-
-def hosts_config(arguments: argparse.Namespace) -> HostsConfig | None:
-    """Options of `add_hosts` and the environment as a config; None for one host. Raises UsageError."""
+def hosts_config(values: Values) -> HostsConfig | None:
+    """Hosts that options and the environment give; None for one host. Raises UsageError."""
     from firelane import env
     from firelane.engine_config import HostsConfig
+    from firelane.options import fields
 
-    group = env.worker_group()
-    number = arguments.nnodes or (group.size if group else 1)
+    given, group = fields(HostsConfig, values), env.worker_group()
+    number = given.get("count") or (group.size if group else 1)
     if number == 1:
-        given = [f"--{name}" for name in ("node-rank", "master-addr") if _given(arguments, name) is not None]
-        if given:
-            raise UsageError(f"{given[0]} is of several hosts: say with --nnodes how many there are")
+        alone = [f"--{key.replace('_', '-')}" for key in ("node_rank", "master_addr") if key in values]
+        if alone:
+            raise UsageError(f"{alone[0]} is of several hosts: say with --nnodes how many there are")
         return None
-    place = _given(arguments, "master-addr") or (group.leader_address if group else None)
+    place = given.get("address") or (group.leader_address if group else None)
     if place is None:
         raise UsageError(f"--nnodes {number}: say with --master-addr where host 0 is")
-    own = _given(arguments, "node-rank")
-    own = own if own is not None else group.index if group else None
+    own = given.get("own", group.index if group else None)
     if own is None:
         raise UsageError(f"--nnodes {number}: say with --node-rank which one this is, from 0 on")
-    _check_one_engine(arguments, number)
+    _check_one_engine(values, number)
     address, port = _address(place)
-    return HostsConfig(
-        count=number,
-        own=own,
-        address=address,
-        port=port,
-        key_file=arguments.cluster_key_file and arguments.cluster_key_file.expanduser().absolute(),
-        timeout_s=arguments.node_timeout,
-    )
+    if (key_file := given.get("key_file")) is not None:
+        given["key_file"] = key_file.absolute()
+    given |= {"count": number, "own": own, "address": address}
+    return HostsConfig(port=port, **given)
 
 
 def follow(config: EngineConfig) -> int:
@@ -135,22 +87,20 @@ def follow(config: EngineConfig) -> int:
     return 0
 
 
-def _given(arguments: argparse.Namespace, name: str) -> Any:
-    return getattr(arguments, name.replace("-", "_"))
-
-
-def _check_one_engine(arguments: argparse.Namespace, number: int) -> None:
-    if arguments.more_models:
+def _check_one_engine(values: Values, number: int) -> None:
+    if values.get("model"):
         raise UsageError(f"--nnodes {number}: several hosts serve one model; leave --model out")
-    if arguments.replicas > 1:
+    if values.get("replicas", 1) > 1:
         raise UsageError(f"--nnodes {number}: several hosts are one engine; leave --replicas out")
 
 
 def _address(text: str) -> tuple[str, int]:
-    """Of HOST, HOST:PORT, or [HOST]:PORT."""
+    """Host and port of HOST, HOST:PORT, or [HOST]:PORT."""
+    from firelane.engine_config import HOSTS_PORT
+
     host, sign, port = text.rpartition(":")
     if not sign or text.endswith("]") or (":" in host and not host.startswith("[")):
-        return text.strip("[]"), DEFAULT_PORT
+        return text.strip("[]"), HOSTS_PORT
     with contextlib.suppress(ValueError):
         if 0 < int(port) < 1 << 16 and host:
             return host.strip("[]"), int(port)

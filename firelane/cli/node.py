@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+NODE_OPTIONS = ("host", "port", "log_format")
+"""Options that count in place of the file's keys."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from firelane.gateway.config import GatewayConfig
+    from firelane.options import OptionSet, add_options
+
     parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="the node's models and settings")
     parser.add_argument(
         "--check", action="store_true", help="read the file, tell what it says, and serve nothing"
     )
-    parser.add_argument("--host", help="in place of the file's")
-    parser.add_argument("--port", type=options.port, help="in place of the file's")
-    parser.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="form of a log line (default: text)"
-    )
+    add_options(parser, OptionSet((GatewayConfig,), only=NODE_OPTIONS))
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -44,16 +47,16 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.native.host_memory import available_bytes
     from firelane.node.memory_groups import delegated_groups
 
-    display = serve.display_for(arguments.log_format, environment)
-    given = {"host": arguments.host, "port": arguments.port, "log_format": arguments.log_format}
+    given = {key: value for key, value in vars(arguments).items() if key in NODE_OPTIONS}
     reader = NodeReader(arguments.config, environment, available_bytes, given)
     setup = reader.read()
+    display = serve.display_for(setup.gateway.log_format, environment)
     if arguments.check:
         display.close()
         print("\n".join([*setup.lines(), *setup.unknown_tenants()]))
         return 0
     _warn(setup)
-    options.log_resolved("gateway", setup.gateway, as_json=arguments.log_format == "json")
+    options.log_resolved("gateway", setup.gateway, as_json=setup.gateway.log_format == "json")
 
     def reread() -> tuple[NodePlan, Sequence[ModelSetup]]:
         found = reader.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -12,24 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firelane.cli import engine_options, gateway_options, options, serve, tier_options
+from firelane.cli.engine_options import check_controller, engine_config, engine_options
 from firelane.cli.engine_shares import EngineOptions
+from firelane.cli.gateway_options import gateway_config
 from firelane.cli.node_need import Need, default_kv_bytes, gib, need_of
 from firelane.cli.node_plan import ModelSetup, NodePlan
-from firelane.cli.option_table import OptionTable, key_of
+from firelane.cli.option_sets import NODE_ENGINE, NODE_MODEL, NODE_SERVER
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.gateway.engines.role_targets import RoleTargets
 from firelane.node.config import ModelEntry, NodeConfig, read_config
 from firelane.node.toml_file import meant
+from firelane.options import OptionSet, Values, fields, read_table
 from firelane.sources.locate import Source
-from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
-NOT_IN_A_NODE = ("--served-model-name", "--model", "--alias", "--any-model", "--wait")
-"""Options of `serve` that a node's file says in another way."""
-WHERE_LEFT_OUT: dict[str, Any] = {"any_model": False, "wait": None}
 NAME = "node"
 """Of the directory of its files and batches."""
 
@@ -93,29 +89,17 @@ class NodeReader:
         path: Path,
         environment: Environment,
         free_bytes: Callable[[], int],
-        given: dict[str, Any] | None = None,
+        given: Values | None = None,
     ) -> None:
-        """given: options of the server that count in place of the file's, where they are not None."""
-        self._path, self._environment = path, environment
-        self._given = {key: value for key, value in (given or {}).items() if value is not None}
+        """given: values of the server's options that count in place of the file's."""
+        self._path, self._environment, self._given = path, environment, given or {}
         self._free_bytes = free_bytes
-        self._server = OptionTable(
-            serve.add_server,
-            gateway_options.add_access,
-            gateway_options.add_limits,
-            gateway_options.add_requests,
-            gateway_options.add_storage,
-            gateway_options.add_telemetry,
-            without=NOT_IN_A_NODE,
-        )
-        self._engine = OptionTable(*ENGINE)
-        self._model = OptionTable(*ENGINE, _add_formats)
 
     def read(self) -> NodeSetup:
-        config = read_config(self._path, self._model.keys)
-        config.file.check_keys(("server",), self._server.keys)
-        config.file.check_keys(("engine",), self._engine.keys)
-        server = self._namespace(config)
+        config = read_config(self._path, NODE_MODEL.by_key)
+        config.file.check_keys(("server",), NODE_SERVER.by_key)
+        config.file.check_keys(("engine",), NODE_ENGINE.by_key)
+        server = {**_read(config, NODE_SERVER, ("server",), config.server), **self._given}
         _check_tenants(config, server)
         budget = config.policy.budget_bytes or self._default_budget
         models = [self._model_of(config, entry, server, budget) for entry in config.models]
@@ -147,19 +131,13 @@ class NodeReader:
         """Of the memory that is free before there is any model."""
         return int(self._free_bytes() * BUDGET_SHARE)
 
-    def _namespace(self, config: NodeConfig) -> argparse.Namespace:
-        values = self._server.read(config.file, ("server",), config.server)
-        return argparse.Namespace(**{**self._server.defaults(), **WHERE_LEFT_OUT, **values, **self._given})
-
-    def _model_of(
-        self, config: NodeConfig, entry: ModelEntry, server: argparse.Namespace, budget: int
-    ) -> _Model:
-        chosen = self._options(config, entry)
+    def _model_of(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> _Model:
+        chosen = _options(config, entry, server)
         source = Source(self._source(entry.source), self._environment.cache_dir)
         with _at_model(config, entry):
             directory = source.locate()
-            engine = self._engine_of(directory, chosen, server)
-        engines, targets = self._engines(config, entry, chosen, engine)
+            engine = self._engine_of(directory, chosen)
+        engines = _engines(config, entry, chosen, engine)
         need = None
         if directory is not None:
             with _at_model(config, entry):
@@ -171,77 +149,70 @@ class NodeReader:
             tokenizer_dir=engine.tokenizer_dir,
             names=(entry.name,),
             aliases=tuple((alias, entry.name) for alias in entry.aliases),
-            chat_template=chosen.chat_template,
-            tool_parser=chosen.tool_parser,
-            reasoning_parser=chosen.reasoning_parser,
             tenants=entry.tenants,
-            routing=chosen.routing,
-            role_targets=targets,
-            shares_pages=engines.shares_pages,
+            **fields(ModelConfig, chosen),
         )
         return _Model(entry=entry, source=source, gateway=gateway, engines=engines, need=need)
 
-    def _engines(
-        self, config: NodeConfig, entry: ModelEntry, chosen: argparse.Namespace, engine: EngineConfig
-    ) -> tuple[EngineOptions, RoleTargets | None]:
-        """Number and roles of a model's engines. Raises UsageError at the key that it names
-        first."""
-        try:
-            return engine_options.engine_options(chosen, engine, 1), engine_options.role_targets(chosen)
-        except UsageError as error:
-            own, shared = ("models", entry.name), ("engine",)
-            places = {key: (*shared, key) for key in config.engine}
-            places |= {key: (*own, key) for key in entry.options}
-            named = [key for key in map(key_of, OPTION.findall(str(error))) if key in places]
-            at = places[named[0]] if named else own
-            raise config.file.error(at, OPTION.sub(_as_key, str(error))) from error
-
-    def _options(self, config: NodeConfig, entry: ModelEntry) -> argparse.Namespace:
-        """Options of one model's engines: its own, those of all, and defaults."""
-        file, at = config.file, ("models", entry.name)
-        shared = self._engine.read(file, ("engine",), config.engine)
-        values = {**self._model.defaults(), **shared, **self._model.read(file, at, entry.options)}
-        chosen = argparse.Namespace(**values)
-        if values.get("weights_pages", "auto") == "auto":
-            chosen.weights_pages = "file"  # others want the memory, and the page cache is all of theirs
-        return chosen
-
-    def _engine_of(
-        self, directory: Path | None, chosen: argparse.Namespace, server: argparse.Namespace
-    ) -> EngineConfig:
+    def _engine_of(self, directory: Path | None, chosen: Values) -> EngineConfig:
         from firelane.text.tokenizer_source import tokenizer_directory
 
         cache_dir = self._environment.cache_dir
-        return EngineConfig(
-            model_dir=directory or Path(),
-            cache_dir=cache_dir,
-            tokenizer_dir=None if directory is None else tokenizer_directory(directory, cache_dir),
-            log_format=server.log_format,
-            tiers=tier_options.tiers_config(chosen),
-            **options.engine_settings(chosen),
-        )
+        tokenizer_dir = None if directory is None else tokenizer_directory(directory, cache_dir)
+        return engine_config(chosen, directory or Path(), self._environment, tokenizer_dir)
 
     def _source(self, source: str | None) -> str | None:
         """A directory of the file's own directory, too."""
         beside = None if source is None else self._path.parent / source
         return str(beside) if beside is not None and beside.exists() else source
 
-    def _gateway(self, config: NodeConfig, server: argparse.Namespace, models: list[_Model]) -> GatewayConfig:
+    def _gateway(self, config: NodeConfig, server: Values, models: list[_Model]) -> GatewayConfig:
+        served = [model.gateway for model in models]
         try:
-            settings = gateway_options.gateway_settings(server)
-            settings |= gateway_options.storage_settings(
-                server, self._environment.cache_dir, NAME, server.port
-            )
-            return serve.gateway_config(server, [model.gateway for model in models], settings)
+            return gateway_config(server, served, self._environment.cache_dir, NAME)
         except UsageError as error:
             raise config.file.error(("server",), str(error)) from error
 
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
-ENGINE = (options.add_engine, engine_options.add_replicas, tier_options.add_tiers)
-"""Functions that add the options of a model's engines."""
 BUDGET_SHARE = 0.8
 """Of the memory that is free at the start, where the file names no budget."""
+
+
+def _read(
+    config: NodeConfig, options: OptionSet, at: tuple[str, ...], table: dict[str, Any]
+) -> dict[str, Any]:
+    """Values of options that the file's table at `at` has. Raises UsageError."""
+    file = config.file
+    return read_table(options, table, file.path.parent, lambda key, told: file.error((*at, key), told))
+
+
+def _options(config: NodeConfig, entry: ModelEntry, server: Values) -> dict[str, Any]:
+    """Options of one model's engines: its own, and those of all."""
+    shared = _read(config, NODE_ENGINE, ("engine",), config.engine)
+    values = {**shared, **_read(config, NODE_MODEL, ("models", entry.name), entry.options)}
+    if values.get("weights_pages", "auto") == "auto":
+        values["weights_pages"] = "file"  # others want the memory, and the page cache is all of theirs
+    return {"log_format": server.get("log_format", "text"), **values}
+
+
+def _engines(config: NodeConfig, entry: ModelEntry, chosen: Values, engine: EngineConfig) -> EngineOptions:
+    """Number and roles of a model's engines. Raises UsageError at the key that it names first."""
+    try:
+        check_controller(chosen)
+        return engine_options(chosen, engine)
+    except UsageError as error:
+        own, shared = ("models", entry.name), ("engine",)
+        places = {key: (*shared, key) for key in config.engine}
+        places |= {key: (*own, key) for key in entry.options}
+        named = [key for key in map(key_of, OPTION.findall(str(error))) if key in places]
+        at = places[named[0]] if named else own
+        raise config.file.error(at, OPTION.sub(_as_key, str(error))) from error
+
+
+def key_of(option: str) -> str:
+    """The key of an option."""
+    return option.removeprefix("--").replace("-", "_")
 
 
 def _as_key(option: re.Match[str]) -> str:
@@ -257,18 +228,10 @@ def _at_model(config: NodeConfig, entry: ModelEntry) -> Generator[None]:
         raise config.file.error(("models", entry.name), str(error)) from error
 
 
-def _add_formats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chat-template", type=Path)
-    parser.add_argument("--tool-parser", choices=(*TOOL_PARSERS, *TOOL_ALIASES), default="auto")
-    parser.add_argument(
-        "--reasoning-parser", choices=(*REASONING_PARSERS, *REASONING_ALIASES), default="auto"
-    )
-
-
-def _check_tenants(config: NodeConfig, server: argparse.Namespace) -> None:
+def _check_tenants(config: NodeConfig, server: Values) -> None:
     """Raises UsageError for a model that nobody may use, as there are no keys."""
     for entry in config.models:
-        if entry.tenants is not None and server.api_keys is None:
+        if entry.tenants is not None and "api_keys" not in server:
             at = ("models", entry.name, "tenants")
             raise config.file.error(at, "without server.api_keys there are no tenants")
 

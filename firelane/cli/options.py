@@ -55,30 +55,19 @@ def threads(arguments: argparse.Namespace) -> int:
 
 
 def add_engine(parser: argparse.ArgumentParser, *only: str) -> None:
-    """Settings of each command that starts an engine. only: those of these fields alone."""
-    from firelane.engine_config import ENGINE, EngineConfig
-    from firelane.options import add_options
+    """Settings of a command that runs a model itself. only: those of these fields alone."""
+    from firelane.engine_config import CARE, ENGINE, EngineConfig
+    from firelane.options import OptionSet, add_options
 
-    add_options(parser, EngineConfig, groups=(ENGINE,), only=only)
-
-
-def add_isolation(parser: argparse.ArgumentParser) -> None:
-    """To a command that runs a model itself, after `add_engine`."""
-    parser.add_argument(
-        "--no-sandbox",
-        action="store_true",
-        help="run the model in this process, which keeps all rights of this user; otherwise in a process "
-        "without files, network and programs",
-    )
+    add_options(parser, OptionSet((EngineConfig,), (ENGINE, CARE), only=only, without=("step_deadline",)))
 
 
 def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fields of EngineConfig that the options of `add_engine` give."""
-    from firelane.engine_config import ENGINE, EngineConfig
-    from firelane.options import declared, fields
+    from firelane.engine_config import EngineConfig
+    from firelane.options import fields
 
-    keys = {one.key for one in declared(EngineConfig) if one.option.group == ENGINE}
-    return fields(EngineConfig, {key: value for key, value in vars(arguments).items() if key in keys})
+    return fields(EngineConfig, vars(arguments))
 
 
 def log_resolved(section: str, config: Any, *, as_json: bool) -> None:

@@ -28,17 +28,20 @@ def refusal(options: str) -> str:
     """Refusal of options by serve, before it looks at a model; "" where it takes them."""
     from firelane import backends
     from firelane.cli import build_parser
-    from firelane.cli.options import engine_settings
     from firelane.engine_config import EngineConfig
     from firelane.errors import UsageError
+    from firelane.options import fields
 
-    arguments, unknown = build_parser().parse_known_args(["serve", "MODEL", *options.split()])
+    arguments, unknown = build_parser("serve").parse_known_args(["serve", "MODEL", *options.split()])
     if unknown:
         return f"it has no option {unknown[0]}"
+    values = vars(arguments)
     try:
-        settings = engine_settings(arguments)
         config = EngineConfig(
-            model_dir=Path(), cache_dir=Path(), replicas=arguments.replicas or 1, **settings
+            model_dir=Path(),
+            cache_dir=Path(),
+            replicas=values.get("replicas", 1),
+            **fields(EngineConfig, values),
         )
         backends.check(config.backend, config)
     except UsageError as error:

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 def _local(model: str | None, environment: Environment) -> Iterator[tuple[str, str]]:
-    from firelane.cli.serve import served_name
+    from firelane.cli.served_models import served_name
     from firelane.cli.start_lines import count_text
     from firelane.models.config import read_config
     from firelane.models.registry import load_program

@@ -21,21 +21,25 @@ from firelane.engine_config.executor import (
     KV_CACHE_DTYPES,
     KV_CACHE_MEMORY,
     QUANTIZING,
+    STEP_DEADLINE,
     WEIGHTS,
     WEIGHTS_PAGES,
     ExecutorConfig,
 )
-from firelane.engine_config.groups import ENGINE, PAGES
-from firelane.engine_config.hosts import HostsConfig
+from firelane.engine_config.groups import CARE, ENGINE, HOSTS, PAGES, TIERS
+from firelane.engine_config.hosts import HOSTS_PORT, HostsConfig, KeyFile
 from firelane.engine_config.tiers import GIB, KV_ADMISSIONS, TiersConfig
 
 __all__ = [
     "ACTIVATION_DTYPES",
     "BACKENDS",
+    "CARE",
     "DTYPES",
     "ENGINE",
     "GEMMS",
     "GIB",
+    "HOSTS",
+    "HOSTS_PORT",
     "KV_ADMISSIONS",
     "KV_CACHE_CODES",
     "KV_CACHE_DTYPES",
@@ -45,11 +49,14 @@ __all__ = [
     "QUANTIZING",
     "ROLES",
     "SCHEDULING_POLICIES",
+    "STEP_DEADLINE",
     "STORE_INDEX",
+    "TIERS",
     "WEIGHTS",
     "WEIGHTS_PAGES",
     "EngineConfig",
     "ExecutorConfig",
     "HostsConfig",
+    "KeyFile",
     "TiersConfig",
 ]

@@ -11,6 +11,7 @@ from firelane.engine_config.executor import ExecutorConfig
 from firelane.engine_config.groups import ENGINE, PAGES
 from firelane.errors import UsageError
 from firelane.options import Option
+from firelane.options.log_format import LogFormat
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
 SCHEDULING_POLICIES = ("fair", "fcfs")
@@ -86,8 +87,7 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     ] = "tcp"
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
-    log_format: str = "text"
-    """ "text" or "json"."""
+    log_format: LogFormat = "text"
 
     @property
     def reaches_pages(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from firelane import options
-from firelane.engine_config.groups import ENGINE
+from firelane.engine_config.groups import CARE, ENGINE
 from firelane.engine_config.hosts import HostsConfig
 from firelane.engine_config.tiers import TiersConfig
 from firelane.errors import UsageError
@@ -23,6 +23,14 @@ KV_CACHE_MEMORY = ("private", "shared")
 KV_CACHE_CODES = ("int8", "fp8")
 KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
 WEIGHTS_PAGES = ("auto", "file", "huge")
+
+STEP_DEADLINE = Option(
+    "an engine whose step takes longer is replaced",
+    CARE,
+    flag="step-deadline",
+    metavar="S",
+    default="120; 8 on a GPU",
+)
 
 
 class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,9 +197,16 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts that share the processes of several ranks evenly; None: all are here."""
     tiers: TiersConfig | None = None
     """Tiers for pages that the KV cache has no room for; None: there are none."""
-    sandbox: bool = True
+    sandbox: Annotated[
+        bool,
+        Option(
+            "engines keep all rights of this user: files, the network, programs",
+            CARE,
+            see="security.md#engines",
+        ),
+    ] = True
     """Engine processes give up files, the network and the starting of programs, as far as the system can."""
-    step_limit_s: float = 8.0
+    step_limit_s: Annotated[float, STEP_DEADLINE] = 8.0
     """Seconds after which a step on a GPU is taken to hang: the engine then ends with an error."""
 
     def __post_init__(self) -> None:

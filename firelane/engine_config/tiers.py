@@ -3,37 +3,104 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from firelane import options
+from firelane.engine_config.groups import TIERS
 from firelane.errors import UsageError
+from firelane.options import Option
 
 KV_ADMISSIONS = ("always", "reuse")
 GIB = 1 << 30
 
 
 class TiersConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Tiers of an engine's KV cache. host_bytes: of host memory. disk: the directory of files of disk_bytes;
-    disk_key_file: with the secret that they are encrypted by; engines: that share the directory.
-    tenant_bytes: the most that one tenant's pages take of a tier; None: all. admission: pages that are
-    stored, one of KV_ADMISSIONS: "always" all, "reuse" those that are used a second time."""
+    """Tiers of an engine's KV cache. disk: the directory of files of disk_bytes. engines: those that share
+    the directory. tenant_bytes: None: all."""
 
-    host_bytes: int = 0
-    disk: Path | None = None
-    disk_bytes: int = 0
-    disk_key_file: Path | None = None
+    host_bytes: Annotated[
+        int,
+        Option(
+            "host memory in GiB for pages that the KV cache has no room for, of all engines of a model",
+            TIERS,
+            flag="kv-offloading-size",
+            metavar="GIB",
+            unit="GiB",
+            default="none",
+            see="kv-tiers.md",
+        ),
+    ] = 0
+    disk: Annotated[
+        Path | None,
+        Option(
+            "directory on a local drive for pages, which the next engine finds there",
+            TIERS,
+            flag="kv-disk",
+            metavar="DIR",
+            default="none",
+            see="kv-tiers.md",
+        ),
+    ] = None
+    disk_bytes: Annotated[
+        int,
+        Option(
+            "GiB of the files in it, of all engines of a model",
+            TIERS,
+            flag="kv-disk-size",
+            metavar="GIB",
+            unit="GiB",
+        ),
+    ] = 16 * GIB
+    disk_key_file: Annotated[
+        Path | None,
+        Option(
+            "a secret of at least 32 random bytes, by which pages on the drive are encrypted; needs "
+            "firelane[encryption]",
+            TIERS,
+            flag="kv-disk-key-file",
+            default="they are not",
+            see="kv-tiers.md#encryption",
+        ),
+    ] = None
     engines: int = 1
-    tenant_bytes: int | None = None
-    admission: str = "always"
+    tenant_bytes: Annotated[
+        int | None,
+        Option(
+            "the most GiB that pages of one tenant take of a tier; beyond it they make room for each other",
+            TIERS,
+            flag="kv-tenant-size",
+            metavar="GIB",
+            unit="GiB",
+            default="all",
+        ),
+    ] = None
+    admission: Annotated[
+        str,
+        Option(
+            "pages that tiers store: all, or those that are used a second time",
+            TIERS,
+            flag="kv-admission",
+            choices=KV_ADMISSIONS,
+        ),
+    ] = "always"
 
     def __post_init__(self) -> None:
-        if self.host_bytes < 0 or self.disk_bytes < (self.disk is not None) or self.engines < 1:
-            raise UsageError("sizes of tiers, and the number of engines that have them, are 1 or more")
-        if not self.host_bytes and self.disk is None:
-            raise UsageError("tiers without host_bytes or disk: say where pages are to lie")
-        if self.admission not in KV_ADMISSIONS:
-            known = ", ".join(KV_ADMISSIONS)
-            raise UsageError(f"admission is {self.admission[:40]!r}: it must be one of {known}")
+        if self.engines < 1:
+            raise UsageError("the number of engines that have tiers is 1 or more")
+        options.check(self)
+        if self.disk is None:
+            self._check_about("--kv-disk", "disk_bytes", "disk_key_file")
+            if not self.host_bytes:
+                self._check_about("--kv-offloading-size or --kv-disk", "tenant_bytes", "admission")
+                raise UsageError("tiers without host_bytes or disk: say where pages are to lie")
+
+    def _check_about(self, needed: str, *names: str) -> None:
+        """Raises UsageError for an option about what is not there."""
+        for one in options.declared(type(self)):
+            if one.field in names and getattr(self, one.field) != one.default:
+                raise UsageError(f"{one.flag} is about tiers of the KV cache: give it {needed}, too")
 
     @property
     def option(self) -> str:
@@ -43,9 +110,7 @@ class TiersConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"--kv-disk {self.disk} --kv-disk-size {self.disk_bytes / GIB:g}"
 
     def share(self, number: int) -> TiersConfig:
-        """Of one of so many engines."""
-        tenant = self.tenant_bytes and max(1, self.tenant_bytes // number)
-        host, disk = (nbytes and max(1, nbytes // number) for nbytes in (self.host_bytes, self.disk_bytes))
-        return msgspec.structs.replace(
-            self, host_bytes=host, disk_bytes=disk, tenant_bytes=tenant, engines=number
-        )
+        """The tiers of one of so many engines."""
+        sizes = ("host_bytes", "tenant_bytes", *(("disk_bytes",) if self.disk is not None else ()))
+        shares = {name: size and max(1, size // number) for name in sizes for size in [getattr(self, name)]}
+        return msgspec.structs.replace(self, engines=number, **shares)

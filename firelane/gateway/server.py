@@ -134,7 +134,9 @@ class Gateway:
             tenants=tenants,
             usage=usage,
             metrics=metrics,
-            bodies=Bodies(refuse_unknown=config.refuse_unknown_fields, most_bytes=config.limits.body_bytes),
+            bodies=Bodies(
+                refuse_unknown=config.unknown_fields == "refuse", most_bytes=config.limits.body_bytes
+            ),
             replies=Replies(metrics),
             kept=Kept(
                 ResponseStore(config.max_stored_responses), ConversationStore(config.max_stored_responses)

@@ -13,15 +13,18 @@ when it is made, so that a value from Python is checked as one from the command 
 from __future__ import annotations
 
 from firelane.options.command_line import add_options
-from firelane.options.declared import Declared, check, declared, fields
+from firelane.options.declared import Declared, Values, check, declared, fields
 from firelane.options.file_table import read_table
 from firelane.options.option import Group, Option, OptionError, number, within
+from firelane.options.option_set import OptionSet
 
 __all__ = [
     "Declared",
     "Group",
     "Option",
     "OptionError",
+    "OptionSet",
+    "Values",
     "add_options",
     "check",
     "declared",

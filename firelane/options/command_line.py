@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from firelane.options.declared import Declared, declared
-from firelane.options.option import Group, OptionError
+from firelane.options.declared import Declared
+from firelane.options.option import OptionError
+from firelane.options.option_set import OptionSet
 
 if TYPE_CHECKING:
     import argparse
 
 
-def add_options(
-    parser: argparse.ArgumentParser,
-    *configs: type,
-    groups: Iterable[Group] = (),
-    only: Container[str] = (),
-) -> dict[Group, Any]:
-    """Have the command take the options of configs; returns its groups. An option that is not given leaves no
-    value, so that the config's own default counts. groups: those of these groups alone, in this order; only:
-    those of these fields alone."""
-    known = {one.key: one for config in reversed(configs) for one in reversed(declared(config))}
-    chosen = [one for one in reversed(known.values()) if not only or one.field in only]
-    made: dict[Group, Any] = {}
-    for group in groups or dict.fromkeys(one.option.group for one in chosen):
-        made[group] = parser.add_argument_group(group.title, group.about or None)
-        for one in chosen:
-            if one.option.group == group and not one.option.file:
-                _add(made[group], one)
-    return made
+def add_options(parser: argparse.ArgumentParser, options: OptionSet) -> None:
+    """Have the command take these options, but for those of files alone. An option that is not given leaves
+    no value, so that the config's own default counts."""
+    for group, members in options.by_group():
+        given = [one for one in members if not one.option.file]
+        if given:
+            target = parser.add_argument_group(group.title, group.about or None)
+            for one in given:
+                _add(target, one)
 
 
 def _add(group: Any, one: Declared) -> None:
@@ -41,8 +33,9 @@ def _add(group: Any, one: Declared) -> None:
     elif one.kind is bool:
         group.add_argument(one.flag, action=argparse.BooleanOptionalAction, **common)
     else:
-        action = "append" if one.many else "store"
-        group.add_argument(one.flag, action=action, type=reader(one.read), metavar=one.metavar, **common)
+        if one.many:
+            common |= {"nargs": "+"} if one.option.words else {"action": "append"}
+        group.add_argument(one.flag, type=reader(one.read), metavar=one.metavar, **common)
 
 
 def help_text(one: Declared) -> str:

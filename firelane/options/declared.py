@@ -14,6 +14,8 @@ from typing import Any
 from firelane.errors import UsageError
 from firelane.options.option import UNITS, Option, OptionError
 
+Values = Mapping[str, Any]
+"""Values of options, by their keys: those of the options that are given alone."""
 METAVARS: dict[type, str] = {int: "N", float: "X", Path: "FILE"}
 
 
@@ -43,7 +45,7 @@ class Declared:
     @property
     def is_switch(self) -> bool:
         """The option has no value: it changes the default."""
-        return self.kind is bool and not self.optional
+        return self.kind is bool and not self.optional and not self.option.both
 
     @property
     def metavar(self) -> str:
@@ -78,7 +80,7 @@ def declared(config: type) -> tuple[Declared, ...]:
     return tuple(found.values())
 
 
-def fields(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def fields(config: type, values: Values) -> dict[str, Any]:
     """Arguments of the config's constructor that values of options give, which are found by the options'
     keys. A config below it is made where one of its options is given."""
     found: dict[str, Any] = {}

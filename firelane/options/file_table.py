@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from firelane.options.declared import Declared
 from firelane.options.option import OptionError
+from firelane.options.option_set import OptionSet
 
 
 def read_table(
-    known: Mapping[str, Declared], table: Mapping[str, Any], directory: Path, where: Any
+    options: OptionSet, table: Mapping[str, Any], directory: Path, where: Callable[[str, str], Exception]
 ) -> dict[str, Any]:
-    """Values of a table's keys. known: the options by their keys, of which the table has no others.
-    directory: where paths begin. where: gives the error of a key for its message, which is raised."""
+    """Values of a table, which has keys of these options alone. directory: where paths begin. where: makes
+    the error that is raised, of a key and a message."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         try:
-            found[key] = _value(known[key], value, directory)
+            found[key] = _value(options.by_key[key], value, directory)
         except OptionError as error:
             raise where(key, str(error)) from error
     return found
@@ -40,4 +41,4 @@ def _plain(one: Declared, value: Any, directory: Path) -> Any:
     if isinstance(value, bool | list | dict):
         raise OptionError(f"{value!r} is not a plain value")
     found = one.read(f"{value}")
-    return directory / found.expanduser() if isinstance(found, Path) else found
+    return directory / found if isinstance(found, Path) else found

@@ -45,6 +45,10 @@ class Option:
     most: float | None = None
     """The largest value that is taken; None: MOST_WHOLE of whole numbers, MOST_REAL of others."""
     choices: tuple[str, ...] = ()
+    words: bool = False
+    """Several values follow one option, in place of an option for each."""
+    both: bool = False
+    """The option of a field that is true or false has a form for each: --NAME and --no-NAME."""
     default: str = ""
     """Words for the default, where the field's own does not tell it."""
     file: bool = False
@@ -61,7 +65,7 @@ class Option:
         if kind in (int, float):
             return self._number(kind, text)
         if kind is Path:
-            return Path(text)
+            return Path(text).expanduser()
         self.check(text)
         return text
 

@@ -12,7 +12,7 @@ import pytest
 
 from firelane import env
 from firelane.cli import main
-from firelane.cli.serve import served_name
+from firelane.cli.served_models import served_name
 from firelane.errors import StoreError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program

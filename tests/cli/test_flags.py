@@ -175,7 +175,7 @@ def test_choices_are_those_that_there_are(option: str, known: tuple[str, ...], c
 def test_roles_and_transports_are_those_that_engines_have() -> None:
     parser = build_parser()
     for option, known in (("role", ROLES), ("kv_transport", KV_TRANSPORTS)):
-        assert getattr(parser.parse_args(["engine"]), option) == known[0]
+        assert next(one.default for one in declared(EngineConfig) if one.field == option) == known[0]
         for given in known:
             arguments = parser.parse_args(["engine", f"--{option.replace('_', '-')}", given])
             assert getattr(arguments, option) == given

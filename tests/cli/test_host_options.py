@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from firelane.cli import build_parser, host_options
 from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.errors import UsageError
+from firelane.options import Values
 
 LWS = {"LWS_LEADER_ADDRESS": "lead.ns", "LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "3"}
 
@@ -21,8 +21,8 @@ def no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def parsed(*words: str) -> argparse.Namespace:
-    return build_parser().parse_args(["serve", *words])
+def parsed(*words: str) -> Values:
+    return vars(build_parser().parse_args(["serve", *words]))
 
 
 def test_one_host_by_default() -> None:

@@ -50,7 +50,7 @@ def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
 @pytest.fixture
 def engines(tmp_path: Path) -> ModelEngines:
     """Two, which serve."""
-    made = ModelEngines("m", options_of(tmp_path, replicas=2, roles=ROLES), Server())  # pyright: ignore
+    made = ModelEngines("m", options_of(tmp_path, replicas=2, prefill=1, decode=1), Server())  # pyright: ignore
     ends = made.make_replicas()
     for name in ("0", "1"):
         link = ends.add(name)

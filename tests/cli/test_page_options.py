@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from firelane.cli import build_parser, router_options
-from firelane.cli.engine_options import cared_for
+from firelane.cli.engine_options import engine_config, engine_options
 from firelane.cli.page_options import with_pages
-from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.node.remote_peers import RemotePeersConfig
@@ -16,10 +16,12 @@ HERE = ("--kv-transfer-address", "10.0.0.1:5600")
 
 
 def options(tmp_path, *words: str, key: str = "k" * 16, **changes):
-    arguments = build_parser().parse_args(["engine", "MODEL", *words])
-    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, **{"backend": "cpu"} | changes)
+    values = vars(build_parser().parse_args(["engine", "MODEL", *words]))
     settings = Environment(cache_dir=tmp_path, cluster_key=key)
-    return with_pages(arguments, cared_for(arguments, engine), settings)
+    engine = msgspec.structs.replace(
+        engine_config(values, tmp_path, settings), **{"backend": "cpu"} | changes
+    )
+    return with_pages(values, engine_options(values, engine), settings)
 
 
 def test_an_engine_does_all_and_its_pages_stay(tmp_path):

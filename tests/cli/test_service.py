@@ -9,17 +9,20 @@ from typing import Any
 
 import pytest
 
-from firelane.cli import build_parser, engine_options, gateway_options, serve
+from firelane.cli import build_parser, engine_options, gateway_options
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.node_plan import fixed_models
 from firelane.cli.process_setup import raise_file_limit
 from firelane.cli.progress import ProgressDisplay
+from firelane.cli.served_models import ServedModels
 from firelane.cli.service import _Service
 from firelane.cli.start_lines import cache_text, products_text, role_text, states_text
 from firelane.engine_config import EngineConfig
+from firelane.env import Environment
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.options import fields
 from firelane.wire.frames import Loading
 
 
@@ -97,10 +100,10 @@ def test_engines_share_the_memory_of_the_machine(tmp_path: Path) -> None:
 
 
 def test_a_step_deadline_counts_for_the_gateway_and_for_the_gpu(tmp_path: Path) -> None:
-    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
-
     def limits(*words: str) -> list[float]:
-        given = engine_options.engine_options(build_parser().parse_args(["serve", *words]), engine, 1)
+        values = vars(build_parser().parse_args(["serve", *words]))
+        engine = engine_options.engine_config(values, tmp_path, Environment(cache_dir=tmp_path))
+        given = engine_options.engine_options(values, engine)
         deadlines = GatewayEngines(given, print, print)._deadlines
         return [given.engine.step_limit_s, deadlines.step_s, deadlines.silence_s]
 
@@ -108,9 +111,14 @@ def test_a_step_deadline_counts_for_the_gateway_and_for_the_gpu(tmp_path: Path) 
     assert limits("--step-deadline", "30", "--engine-timeout", "7") == [30.0, 30.0, 7.0]
 
 
+def configs(*words: str, cache_dir: Path) -> list[ModelConfig]:
+    values = vars(build_parser().parse_args(["serve", *words]))
+    asked = ServedModels(model=values["source"], **fields(ServedModels, values))
+    return asked.configs(values, ProgressDisplay(), cache_dir)
+
+
 def models_of(*words: str) -> list[tuple[tuple[str, ...], Path]]:
-    arguments = build_parser().parse_args(["serve", *words])
-    models = serve._models(arguments, ProgressDisplay(), Path("cache"))
+    models = configs(*words, cache_dir=Path("cache"))
     return [(model.names, model.model_dir) for model in models]
 
 
@@ -130,7 +138,7 @@ def test_models_of_the_command_line(tmp_path: Path) -> None:
 def test_an_alias_is_of_the_model_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     words = [f"--model=a={tmp_path}", f"--model=b={tmp_path}", "--alias", "x=b"]
-    models = serve._models(build_parser().parse_args(["serve", *words]), ProgressDisplay(), tmp_path)
+    models = configs(*words, cache_dir=tmp_path)
     assert [model.aliases for model in models] == [(), (("x", "b"),)]
     with pytest.raises(UsageError, match="'c' is not served; served are a, b"):
         models_of(*words[:2], "--alias", "x=c")
@@ -140,7 +148,7 @@ def test_a_template_is_of_the_model_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
 
     def templates(*words: str) -> list[Path | None]:
-        models = serve._models(build_parser().parse_args(["serve", *words]), ProgressDisplay(), tmp_path)
+        models = configs(*words, cache_dir=tmp_path)
         return [model.chat_template for model in models]
 
     one, two = f"--model=a={tmp_path}", f"--model=b={tmp_path}"
@@ -214,13 +222,18 @@ def test_products_of_rounded_inputs_are_told() -> None:
     assert products_text(ready) == "products of int8 activations; "
 
 
+def model(tmp_path: Path, name: str = "m") -> ModelConfig:
+    return ModelConfig(model_dir=tmp_path, names=(name,))
+
+
 @pytest.mark.parametrize(
     ("port", "place"), [("8000", "model-m"), ("8001", "model-m@8001"), ("0", "model-m@0")]
 )
 def test_servers_of_one_name_keep_their_files_apart(tmp_path: Path, port: str, place: str) -> None:
-    arguments = build_parser().parse_args(["serve", "--port", port])
-    settings = gateway_options.storage_settings(arguments, tmp_path, "m", arguments.port)
-    assert settings["data_dir"] == tmp_path / "data" / place
+    values = vars(build_parser().parse_args(["serve", "--port", port]))
+    config = gateway_options.gateway_config(values, [model(tmp_path)], tmp_path, "m")
+    assert config.data_dir == tmp_path / "data" / place
+    assert config.run_dir == tmp_path / "run"
 
 
 @pytest.mark.parametrize(
@@ -228,6 +241,6 @@ def test_servers_of_one_name_keep_their_files_apart(tmp_path: Path, port: str, p
     [([], 1, True), ([], 2, False), (["--wait"], 2, True), (["--no-wait"], 1, False)],
 )
 def test_a_lone_model_is_waited_for(tmp_path: Path, words: list[str], models: int, waits: bool) -> None:
-    arguments = build_parser().parse_args(["serve", *words])
-    named = [ModelConfig(model_dir=tmp_path, names=(str(i),)) for i in range(models)]
-    assert serve.gateway_config(arguments, named, {}).wait is waits
+    values = vars(build_parser().parse_args(["serve", *words]))
+    named = [model(tmp_path, str(i)) for i in range(models)]
+    assert gateway_options.gateway_config(values, named, tmp_path, "m").wait is waits

@@ -10,13 +10,15 @@ import pytest
 
 from firelane import backends
 from firelane.cli import build_parser
-from firelane.cli.tier_options import GIB, tiers_config
-from firelane.engine_config import EngineConfig, HostsConfig, TiersConfig
+from firelane.cli.engine_options import engine_config
+from firelane.engine_config import GIB, EngineConfig, HostsConfig, TiersConfig
+from firelane.env import Environment
 from firelane.errors import UsageError
 
 
 def config(*options: str) -> TiersConfig | None:
-    return tiers_config(build_parser().parse_args(["serve", "MODEL", *options]))
+    values = vars(build_parser().parse_args(["serve", "MODEL", *options]))
+    return engine_config(values, Path(), Environment(cache_dir=Path())).tiers
 
 
 def test_no_tier_is_the_default() -> None:

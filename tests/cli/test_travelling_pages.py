@@ -60,7 +60,7 @@ def test_engines_with_roles_have_shared_memory_where_there_is_such(monkeypatch: 
     for name, has_gpu in (("auto", True), ("auto", False), ("cuda", True), ("cpu", True), ("null", True)):
         is_gpu = {"auto": has_gpu, "cuda": True}.get(name, False)
         monkeypatch.setattr("firelane.cli.engine_shares.takes_gpu", lambda _, is_gpu=is_gpu: is_gpu)
-        options = EngineOptions(engine=engine(backend=name), replicas=2, roles=("prefill", "decode"))
+        options = EngineOptions(engine=engine(backend=name), replicas=2, prefill=1, decode=1)
         configs = options.configs()
         assert [config.role for config in configs] == ["prefill", "decode"]
         (found[name, has_gpu],) = {config.kv_cache_memory for config in configs}
@@ -75,5 +75,5 @@ def test_engines_with_roles_have_shared_memory_where_there_is_such(monkeypatch: 
 
 def test_a_gpu_takes_roles() -> None:
     config = msgspec.structs.replace(engine(backend="cuda"), kv_cache_bytes=1 << 30)
-    for one in EngineOptions(engine=config, replicas=2, roles=("prefill", "decode")).configs():
+    for one in EngineOptions(engine=config, replicas=2, prefill=1, decode=1).configs():
         backends.check("cuda", one)

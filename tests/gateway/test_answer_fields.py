@@ -244,7 +244,7 @@ HINTS = {
 @pytest.mark.parametrize("name", HINTS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_hints_are_taken_and_named(make_service, name, stream):
-    service = make_service(refuse_unknown_fields=True)
+    service = make_service(unknown_fields="refuse")
     body = {"messages": USER, "stream": stream, name: HINTS[name]}
     answer = service.http.post(CHAT, json=body)
     assert answer.status_code == 200, answer.text
@@ -264,7 +264,7 @@ def test_fields_that_nobody_knows_are_named_once_in_the_log(service, caplog):
 
 
 def test_fields_that_nobody_knows_may_be_refused(make_service):
-    service = make_service(refuse_unknown_fields=True)
+    service = make_service(unknown_fields="refuse")
     answer = service.http.post(CHAT, json={"messages": USER, "temprature": 1})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "temprature"

@@ -271,7 +271,7 @@ def test_cached_tokens_by_tier(service):
     ],
 )
 def test_refused(make_service, fields, param, words):
-    service = make_service(max_queue=2, refuse_unknown_fields=True)
+    service = make_service(max_queue=2, unknown_fields="refuse")
     answer = service.http.post("/v1/completions", json={"prompt": "say", "max_tokens": 40, **fields})
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]

@@ -40,7 +40,7 @@ def _message(body: Any) -> str:
 
 @pytest.fixture
 def hostile(make_service: Any, tmp_path: Path) -> Any:
-    return make_service(limits=HttpLimits(body_bytes=8 << 20), data_dir=tmp_path, refuse_unknown_fields=True)
+    return make_service(limits=HttpLimits(body_bytes=8 << 20), data_dir=tmp_path, unknown_fields="refuse")
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from firelane.cli import build_parser
-from firelane.cli.engine_options import engine_options
-from firelane.cli.options import engine_settings
+from firelane.cli.engine_options import engine_config, engine_options
 from firelane.engine_config import EngineConfig
+from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.load import TenantLoad
@@ -108,14 +108,14 @@ def test_the_router_tells_the_engine_that_it_chooses(shares_pages):
     ],
 )
 def test_options_that_do_not_go_together(words, said, tmp_path):
-    given = build_parser().parse_args(["serve", *words])
-    engine = EngineConfig(model_dir=EMBEDDED, cache_dir=tmp_path, **engine_settings(given))
+    given = vars(build_parser().parse_args(["serve", *words]))
+    engine = engine_config(given, EMBEDDED, Environment(cache_dir=tmp_path))
     with pytest.raises(UsageError, match=said):
         engine_options(given, engine, 1)
 
 
 def test_engines_that_share_pages_have_them_in_shared_memory(tmp_path):
-    given = build_parser().parse_args(["serve", "--replicas", "2", "--share-pages"])
+    given = vars(build_parser().parse_args(["serve", "--replicas", "2", "--share-pages"]))
     options = engine_options(given, EngineConfig(model_dir=EMBEDDED, cache_dir=tmp_path), 1)
     assert {config.kv_cache_memory for config in options.configs()} == {"shared"}
     assert options.shares_pages

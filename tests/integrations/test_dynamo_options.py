@@ -90,4 +90,4 @@ def test_nixl_has_to_be_installed(read, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_transport_that_nobody_knows_is_refused(read, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read(*PREFILL, "--kv-transport", "rdma")
-    assert "choose from" in capsys.readouterr().err
+    assert "'rdma' is not one of tcp, nixl" in capsys.readouterr().err

@@ -44,7 +44,7 @@ max_num_seqs = 2
 kv_cache_gib = 0.5
 weights_pages = "huge"
 """
-    setup = reader(tmp_path, text, host=None, port=0).read()
+    setup = reader(tmp_path, text, port=0).read()
     gateway, (a, b) = setup.gateway, setup.models
     assert (gateway.max_queue, gateway.port, gateway.host) == (7, 0, "127.0.0.1")
     assert gateway.api_keys == tmp_path / "keys.toml"
@@ -156,7 +156,7 @@ def need_of_one_sequence(engine: EngineConfig) -> int:
         ),
         (
             f'[models.a]\n{ROLES}\nrole_controller = "ttft"',
-            "line 4: models.a.role_controller: role_controller ttft: give both targets",
+            "line 4: models.a.role_controller: ttft: give both targets",
         ),
         (
             f"[models.a]\n{ROLES}\nno_prefix_cache = true",

@@ -7,12 +7,14 @@ import os
 import socket
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from firelane.cli import build_parser, router_options
+from firelane.cli.engine_options import engine_config
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.router_options import with_routers
-from firelane.engine_config import EngineConfig, HostsConfig
+from firelane.engine_config import HostsConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.kv.transfer import PeerTransfer
@@ -196,10 +198,11 @@ def test_pulls_wait_for_the_peer_that_is_sought():
 
 
 def options(tmp_path, *words: str, key: str = "k" * 16, **changes):
-    arguments = build_parser().parse_args(["serve", "MODEL", *words])
-    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, backend="cpu", **changes)
+    values = vars(build_parser().parse_args(["serve", "MODEL", *words]))
     settings = Environment(cache_dir=tmp_path, cluster_key=key)
-    return with_routers(arguments, EngineOptions(engine=engine, replicas=2), settings)
+    engine = engine_config({"backend": "cpu", **values}, tmp_path, settings)
+    engine = msgspec.structs.replace(engine, **changes)
+    return with_routers(values, EngineOptions(engine=engine, replicas=2), settings)
 
 
 def test_pages_by_nixl_lie_in_shared_memory(tmp_path, monkeypatch):
@@ -219,7 +222,7 @@ def test_nixl_has_to_be_installed_and_to_have_an_address(tmp_path, monkeypatch):
 
 
 def test_the_package_of_the_cipher_has_to_be_there_where_pages_leave_the_host(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_peers, "cipher_is_installed", lambda: False)
+    monkeypatch.setattr(router_options, "cipher_is_installed", lambda: False)
     for words in (["10.0.0.1:5600"], ["127.0.0.1:5600", "--kv-transfer-cipher", "on"]):
         with pytest.raises(UsageError, match=r"pip install 'firelane\[encryption\]', or give .*-cipher off"):
             options(tmp_path, "--kv-transfer-address", *words)

@@ -11,7 +11,17 @@ import msgspec
 import pytest
 
 from firelane.errors import UsageError
-from firelane.options import Group, Option, OptionError, add_options, check, declared, fields, read_table
+from firelane.options import (
+    Group,
+    Option,
+    OptionError,
+    OptionSet,
+    add_options,
+    check,
+    declared,
+    fields,
+    read_table,
+)
 
 OVEN, DOOR = Group("oven", "the oven"), Group("door", "the door", "what opens")
 
@@ -40,7 +50,7 @@ class Oven:
 
 def parsed(*words: str, **chosen: Any) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
-    add_options(parser, Oven, **chosen)
+    add_options(parser, OptionSet((Oven,), **chosen))
     return vars(parser.parse_args(words))
 
 
@@ -108,8 +118,7 @@ def table(values: dict[str, Any]) -> dict[str, Any]:
     def where(key: str, message: str) -> Exception:
         return UsageError(f"at {key}: {message}")
 
-    known = {one.key: one for one in declared(Oven)}
-    return fields(Oven, read_table(known, values, Path("/etc/oven"), where))
+    return fields(Oven, read_table(OptionSet((Oven,)), values, Path("/etc/oven"), where))
 
 
 def test_a_table_of_a_file_has_the_same_options_and_those_for_files_alone() -> None:

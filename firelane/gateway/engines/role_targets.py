@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from firelane.errors import UsageError
+from firelane.options import OptionError
 
 OPTION = "--role-controller"
 UNITS_S = {"ms": 0.001, "s": 1.0}
@@ -20,7 +20,7 @@ class RoleTargets:
 
     @classmethod
     def parse(cls, text: str) -> RoleTargets:
-        """From ttft=500ms,itl=50ms. Raises UsageError."""
+        """From ttft=500ms,itl=50ms. Raises OptionError."""
         found: dict[str, float] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
@@ -31,7 +31,7 @@ class RoleTargets:
         else:
             if len(found) == 2:
                 return cls(ttft_s=found["ttft"], itl_s=found["itl"])
-        raise UsageError(f"{OPTION} {text[:80]}: give both targets with a unit, as ttft=500ms,itl=50ms")
+        raise OptionError(f"{text[:80]}: give both targets with a unit, as ttft=500ms,itl=50ms")
 
 
 def _seconds(text: str) -> float:

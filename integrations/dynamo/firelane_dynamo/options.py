@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 from dynamo.common.backend.worker import WorkerConfig
@@ -15,23 +14,20 @@ from dynamo.common.utils.runtime import parse_endpoint
 
 from firelane import env
 from firelane.cli import options
-from firelane.cli.router_options import (
-    TRANSFER,
-    TRANSPORT,
-    add_cipher,
-    page_exchange,
-    with_cipher,
-    with_nixl,
-)
+from firelane.cli.engine_options import engine_config, engine_options
+from firelane.cli.engine_shares import EngineOptions
+from firelane.cli.router_options import TRANSFER, PageExchange, page_exchange, with_nixl
 from firelane.cli.travelling_pages import check_travelling
-from firelane.engine_config import KV_TRANSPORTS, EngineConfig
+from firelane.engine_config import CARE, ENGINE, PAGES, EngineConfig
 from firelane.errors import UsageError
 from firelane.node.remote_peers import RemotePeersConfig
+from firelane.options import OptionSet, add_options, fields
 from firelane.sources.resolve import resolve
 from firelane.text.tokenizer_source import tokenizer_directory
 
 MODES = ("agg", "prefill", "decode")
 EMBEDDED_NAME = "firelane-embedded"
+OPTIONS = OptionSet((EngineConfig, EngineOptions, PageExchange), (PAGES, CARE, ENGINE), without=("role",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,38 +44,32 @@ class WorkerOptions:
 def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
     """Raises FirelaneError; may fetch a model."""
     given = _parser().parse_args(arguments)
-    environment = env.read()
+    values, environment = vars(given), env.read()
     model_dir = resolve(given.model, cache_dir=environment.cache_dir)
-    settings = options.engine_settings(given)
-    engine = EngineConfig(
-        model_dir=model_dir,
-        cache_dir=environment.cache_dir,
-        tokenizer_dir=tokenizer_directory(model_dir, environment.cache_dir),
-        sandbox=not given.no_sandbox,
-        cache_events=settings.get("prefix_cache", True),
-        **settings,
-    )
+    tokenizer_dir = tokenizer_directory(model_dir, environment.cache_dir)
+    engine = engine_config(values, model_dir, environment, tokenizer_dir)
+    engine = msgspec.structs.replace(engine, cache_events=engine.prefix_cache)
     if given.disaggregation_mode != "agg":
         check_travelling(engine, "--disaggregation-mode")
     peers = _peers(given, engine, environment)
     if peers is not None:
         engine = msgspec.structs.replace(engine, kv_transfer_address=peers.address(0))
-    if given.kv_transport == "nixl":
-        engine = with_nixl(engine, peers)
+    engine = with_nixl(engine, peers)
+    timeout_s = engine_options(values, engine).engine_timeout_s
     return WorkerOptions(
-        engine=engine, worker=_worker(given, engine), engine_timeout_s=given.engine_timeout, peers=peers
+        engine=engine, worker=_worker(given, engine), engine_timeout_s=timeout_s, peers=peers
     )
 
 
 def _peers(
     given: argparse.Namespace, engine: EngineConfig, environment: env.Environment
 ) -> RemotePeersConfig | None:
-    if given.kv_transfer_address is None:
+    exchange = PageExchange(**fields(PageExchange, vars(given)))
+    if exchange.address is None:
         return None
     if given.disaggregation_mode == "agg":
         raise UsageError(f"{TRANSFER}: give --disaggregation-mode prefill or decode with it")
-    peers = page_exchange(given.kv_transfer_address, given.cluster_key_file, engine, 1, environment)
-    return with_cipher(peers, given.kv_transfer_cipher, given.kv_transport)
+    return page_exchange(exchange, engine, 1, environment)
 
 
 def _worker(given: argparse.Namespace, engine: EngineConfig) -> WorkerConfig:
@@ -112,33 +102,6 @@ def _parser() -> argparse.ArgumentParser:
         default="agg",
         help="part of a request that comes here: all, the prompt, or what follows (default: %(default)s)",
     )
-    group.add_argument(
-        TRANSFER,
-        metavar="IP:PORT",
-        help="where workers of the other mode reach this one, to have pages of the KV cache from each other",
-    )
-    group.add_argument(
-        TRANSPORT,
-        choices=KV_TRANSPORTS,
-        default="tcp",
-        help="way of these pages: the connection itself, or NIXL, for networks with remote memory (RDMA), "
-        "where both workers have it (default: %(default)s)",
-    )
-    add_cipher(group)
-    group.add_argument(
-        "--cluster-key-file",
-        type=Path,
-        metavar="FILE",
-        help="with a secret of at least 16 bytes that these workers share (default: FIRELANE_CLUSTER_KEY)",
-    )
-    group.add_argument(
-        "--engine-timeout",
-        type=options.positive_float,
-        default=5.0,
-        metavar="S",
-        help="an engine that shows no life for so many seconds is replaced (default: %(default)s)",
-    )
-    group.add_argument("--no-sandbox", action="store_true", help="the engine keeps all rights of this user")
-    options.add_engine(parser)
+    add_options(parser, OPTIONS)
     DynamoRuntimeArgGroup().add_arguments(parser)
     return parser

@@ -82,7 +82,7 @@ def test_a_host_is_connected_to(endpoint, binds):
 
 
 def options(tmp_path, *words, models=1, prefix_cache=True):
-    arguments = build_parser().parse_args(["serve", "MODEL", "--kv-events-config", ON, *words])
+    arguments = vars(build_parser().parse_args(["serve", "MODEL", "--kv-events-config", ON, *words]))
     engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, prefix_cache=prefix_cache)
     return with_routers(arguments, engine_options(arguments, engine, models), Environment(cache_dir=tmp_path))
 
@@ -91,7 +91,7 @@ def test_engines_tell_only_where_somebody_listens(tmp_path):
     made = options(tmp_path, "--replicas", "2")
     assert made.kv_events == KvEventsConfig.parse(ON)
     assert all(config.cache_events for config in made.configs())
-    plain = build_parser().parse_args(["serve", "MODEL"])
+    plain = vars(build_parser().parse_args(["serve", "MODEL"]))
     alone = engine_options(plain, EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), 1)
     assert not with_routers(plain, alone, Environment(cache_dir=tmp_path)).engine.cache_events
 
