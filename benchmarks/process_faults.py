@@ -2,8 +2,9 @@
 
     python benchmarks/process_faults.py [--faults N] [--streams N] [--gap S] [--seed N] [--model DIR]
 
-A real server on the embedded model, or on another one: engines for prefill and for decode (or, with
---ranks, one engine of two ranks), two gateway processes, pages in tiers, chat templates, JSON schemas, tools.
+A real server on the embedded model, or on another one: engines for prefill and for decode (with --ranks, of
+two ranks each; one such engine where four ranks have no cores), two gateway processes, pages in tiers, chat
+templates, JSON schemas, tools.
 N streams begin again as they end; each request is one of a fixed set, whose answers are first recorded
 undisturbed.
 Every schema is sent with a text of its own, so that a process tries it out. Each fault is SIGKILL or SIGSTOP
@@ -45,6 +46,8 @@ KINDS = {
 }
 """Words of a command line, by kind of process. A child of an engine with its command is a helper."""
 HELPER = "grammar_helper"
+CORES_OF_ROLES = 4
+"""For two engines of two ranks."""
 TOOL = {
     "type": "function",
     "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}},
@@ -221,11 +224,12 @@ async def run(
 
 
 def options_of(args: argparse.Namespace, disk: str) -> list[str]:
-    engines = ["--tensor-parallel-size", "2"] if args.ranks else ["--prefill", "1", "--decode", "1"]
-    tiers = [] if args.ranks else ["--kv-disk", disk, "--kv-disk-size", "1"]
-    deadlines = ["--step-deadline", "30"] if args.ranks else []
+    ranks = ["--tensor-parallel-size", "2"] if args.ranks else []
+    has_roles = not args.ranks or len(os.sched_getaffinity(0)) >= CORES_OF_ROLES
+    roles = ["--prefill", "1", "--decode", "1"] if has_roles else []
+    tiers = ["--kv-disk", disk, "--kv-disk-size", "1"]
     own = [] if args.model is None else [str(args.model)]
-    return [*own, *engines, *tiers, *deadlines, "--gateways", "2", "--max-num-seqs", "128"]
+    return [*own, *ranks, *roles, *tiers, "--gateways", "2", "--max-num-seqs", "128"]
 
 
 def report(load: Load, done: Counter[tuple[str, str]], took_s: float, counts: Sequence[str]) -> None:
@@ -252,7 +256,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=[*KINDS, HELPER], default=[*KINDS, HELPER])
     parser.add_argument("--kill", action="store_true", help="no process is stopped")
-    parser.add_argument("--ranks", action="store_true", help="one engine of two ranks, in place of roles")
+    parser.add_argument(
+        "--ranks",
+        action="store_true",
+        help="engines of two ranks each; on fewer than four cores one such engine, without roles",
+    )
     parser.add_argument("--log", type=Path, help="the server's log goes there")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as disk, ServerProcess(options_of(args, disk)) as server:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from firelane.child_process.ending import in_words
 from firelane.child_process.readiness import ready_on_loop
-from firelane.child_process.state import is_stopped, waited_s
+from firelane.child_process.state import waited_s
 from firelane.errors import MachineError
 
 Streams = tuple[int | None, int | None, int | None]
@@ -170,8 +170,11 @@ class Child:
         return self.why_killed or in_words(self.end(None))
 
     def is_stopped(self) -> bool:
-        """As ProcessState; False where its id is not known."""
-        return self.pid > 0 and is_stopped(self.pid)
+        """As ProcessState; False of another process's child."""
+        flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        with contextlib.suppress(ChildProcessError):
+            return self.pid > 0 and os.waitid(os.P_PID, self.pid, flags) is not None
+        return False
 
     def waited_s(self) -> float:
         """As ProcessState."""

@@ -31,15 +31,6 @@ class UnknownProcess:
         return 0.0
 
 
-def is_stopped(pid: int | None) -> bool:
-    """Whether the system does not run a process: SIGSTOP, or a debugger. Only Linux tells."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state in "Tt"
-
-
 def waited_s(pid: int | None) -> float:
     """Time that the threads of a process have waited for a processor so far, together. Only Linux tells."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")

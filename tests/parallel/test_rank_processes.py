@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,6 +108,7 @@ def test_a_rank_that_ends_where_all_meet_is_seen_by_a_look(monkeypatch) -> None:
     ("script", "why"),
     [
         ("order kill", "rank 1 of the model ended (SIGKILL)"),
+        ("order stop", "rank 1 of the model ended (SIGKILL)"),
         (f"order {say(words.FAILED + b'out of memory')} exit:1", "rank 1 of the model: out of memory"),
         (f"order {say(b'?')} hang", "rank 1 of the model said b'?' in between"),
         (f"order {say(words.RESTED + b'12345')} kill", "rank 1 of the model ended (SIGKILL)"),
@@ -116,6 +116,7 @@ def test_a_rank_that_ends_where_all_meet_is_seen_by_a_look(monkeypatch) -> None:
 )
 def test_a_rank_that_ends_later_is_told_once_and_rests_no_more(monkeypatch, script: str, why: str) -> None:
     monkeypatch.setattr(rank_process, "END_S", 0.1)
+    monkeypatch.setattr(rank_process, "STOPPED_S", 0.01)
     with scripted(monkeypatch, f"{READY} {script}") as made:
         made.send_task()
         made.await_ready()
@@ -140,18 +141,26 @@ def test_a_rank_that_hangs_is_killed(monkeypatch) -> None:
 
 
 class Ended:
-    """A process that has ended."""
+    """A process that has ended, with what it has said."""
 
-    pid = 1
+    pid, has_ended = 1, True
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    def __init__(self, said: bytes) -> None:
+        self._said = said
 
-    def wait(self, timeout: float | None = None) -> int:
-        del timeout
+    def connected(self, *_: object, **__: object) -> tuple[Ended, socket.socket]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.sendall(self._said)
+        return self, ours
+
+    def ends_within(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+    def end(self, within_s: float = 0.0) -> int:
+        del within_s
         return 1
-
-    poll = wait
 
     def kill(self) -> None:
         pass
@@ -167,19 +176,8 @@ def test_whatever_a_rank_says_it_is_ready_or_named(said: bytes) -> None:
     """No words of a rank make the leader wait, or fail with another error. Ready is a rank that has said all
     that it has to, in this order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", Ended)
-        theirs: list[socket.socket] = []
-        make = socket.socketpair
-
-        def pair() -> tuple[socket.socket, socket.socket]:
-            ours, other = make()
-            theirs.append(other.dup())
-            return ours, other
-
-        patch.setattr(rank_process.socket, "socketpair", pair)
+        patch.setattr(rank_process, "Child", Ended(said))
         made = RankProcess(MODULE, task(), ())
-    theirs[0].sendall(said)
-    theirs[0].close()
     whole = said.startswith(b"HLR") and len(said) >= 3 + words.SIZES.size
     try:
         made.await_ready()

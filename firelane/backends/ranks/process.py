@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from firelane.backends.ranks.words import (
     Task,
     send_task,
 )
+from firelane.child_process import Child
 from firelane.contract import GivenBack
 from firelane.errors import MachineError
 
@@ -34,6 +34,10 @@ END_S = 5.0
 """Until a rank that was told to end is killed."""
 REAPED_S = 30.0
 """Until the system has ended a process whose socket it has closed: a busy one takes its time."""
+
+
+STOPPED_S = 1.0
+"""Between two looks at whether a rank that says nothing is stopped."""
 
 
 class RankEndedError(MachineError):
@@ -56,11 +60,7 @@ class RankProcess:
         self._why = ""
         self._is_ending = self._is_loaded = self._is_ready = False
         self._rested: SimpleQueue[GivenBack | None] = SimpleQueue()
-        self._sock, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", module, str(theirs.fileno())]
-            passed = (theirs.fileno(), *fds, *_compiler())
-            self._process = subprocess.Popen(command, pass_fds=passed, env=env.for_child())
+        self._child, self._sock = Child.connected([module], env.for_child(), fds=(*fds, *_compiler()))
 
     def send_task(self) -> None:
         """Raises MachineError where nobody reads it."""
@@ -76,7 +76,7 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def await_loaded(self) -> None:
         """Raises MachineError where it has ended, or is not there after HELLO_S."""
@@ -95,7 +95,7 @@ class RankProcess:
 
     def check(self) -> None:
         """Raises RankEndedError where it has said that it is loaded, and has ended before await_ready()."""
-        if not self._is_loaded or self._process.poll() is None:
+        if not self._is_loaded or not self._child.has_ended:
             return
         try:
             self._expect(READY, "while it was loading")
@@ -140,11 +140,12 @@ class RankProcess:
         return said.decode(errors="replace")
 
     def watch(self, on_end: Callable[[str], None]) -> None:
-        """Call on_end, from another thread, with the reason if it ends before it is told to."""
+        """Call on_end, from another thread, with the reason if it ends before it is told to. One that the
+        system does not run is killed."""
 
         def wait() -> None:
             with suppress(OSError, MachineError):
-                while (said := self._receive(1)) == RESTED:
+                while (said := self._next_word()) == RESTED:
                     self._rested.put(GivenBack(*self._numbers(GIVEN)))
                 if said == FAILED:
                     self._why = f"{self.name}: {self._reason()}"
@@ -157,6 +158,14 @@ class RankProcess:
                 on_end(self._why)
 
         threading.Thread(target=wait, name=self.name, daemon=True).start()
+
+    def _next_word(self) -> bytes:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        while not self._is_ending and not poll.poll(STOPPED_S * 1000):
+            if self._child.is_stopped():
+                self._child.kill()
+        return self._receive(1)
 
     def order(self, order: int) -> None:
         """Tell it to do something (words.ORDER). Whether it is still there, watch() tells."""
@@ -178,16 +187,12 @@ class RankProcess:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
         if not self._is_ready:
-            self._process.kill()  # it does not look at its socket while it loads
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._child.kill()  # it does not look at its socket while it loads
+        self._child.end(END_S)
 
     def ending(self) -> str:
         """In words for people."""
-        with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(REAPED_S)
-            return f"ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
-        return "closed its socket"
+        if not self._child.ends_within(REAPED_S):
+            return "closed its socket"
+        code = self._child.end() or 0
+        return f"ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ from firelane.backends.ranks.words import (
     receive_task,
     send_failure,
 )
-from firelane.child_process import end_with_parent
+from firelane.child_process import as_child
 from firelane.contract import Executor, GivenBack
 from firelane.errors import FirelaneError
 from firelane.telemetry import logs
@@ -59,9 +58,7 @@ class LeaderSocket:
 def run(arguments: list[str], work: Callable[[Task, LeaderSocket], None]) -> int:
     """The main function of a rank's process. `arguments`: the descriptor of its socket. `work` ends with the
     group; a FirelaneError of it is told to the leader. Returns the exit code."""
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
-    leader = LeaderSocket(socket.socket(fileno=int(arguments[0])))
+    leader = LeaderSocket(as_child(arguments[0]))
     task = leader.await_task()
     logs.set_up(task.log_level, task.log_format, rank=task.rank)
     try:
