@@ -145,9 +145,9 @@ def _details(model: ServedModel) -> OllamaDetails:
 
 
 def _capabilities(model: ServedModel) -> list[str]:
-    """A model without a head embeds, and writes nothing; until an engine is ready one is assumed."""
-    ready = model.engines.ready
-    writes = ready is None or ready.can_generate
+    """A model without a head embeds, and writes nothing; until its first engine is ready one is assumed."""
+    sizes = model.engines.sizes
+    writes = sizes is None or sizes.can_generate
     return [*(("completion", *model.assistant.abilities) if writes else ()), "embedding"]
 
 

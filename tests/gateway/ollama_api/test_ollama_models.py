@@ -71,8 +71,10 @@ def test_capabilities(taught):
 def test_a_model_without_a_head_embeds_and_writes_nothing(taught):
     taught.engine.can_generate = False
     taught.call(taught.restart())
-    shown = told(taught.http.post("/api/show", json={"model": "toy"}))
-    assert shown["capabilities"] == ["embedding"]
+    for _ in ("an engine serves", "none does"):
+        shown = told(taught.http.post("/api/show", json={"model": "toy"}))
+        assert shown["capabilities"] == ["embedding"]
+        taught.run(taught.engine.die)
 
 
 def test_files_of_models_that_stay_are_here(service):
