@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from firelane import env
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 LLAMACPP = """

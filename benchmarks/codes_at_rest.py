@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.bench.table import format_table
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.program.values import DType
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
 from firelane.weights.lossless.chunks import PARAMETERS
 from firelane.weights.lossless.report import entropy_bits
 from firelane.weights.lossless.zstd import zstd

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import torch
 
-from firelane.backends.cuda import gpu_detection
 from firelane.backends.cuda.cuda_device import CudaDevice
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device import gpu_detection
+from firelane.backends.cuda.device.device import Device
 
 Work = Callable[[], None]
 

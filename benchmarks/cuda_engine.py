@@ -9,12 +9,12 @@ from itertools import chain
 from cuda_llama import random_weights
 
 from firelane.backends.cuda.assembly import assemble, lower_all, product_plan, sizes_of
-from firelane.backends.cuda.compilation import compile_all
-from firelane.backends.cuda.config import MeasuredTable
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device.device import Device
+from firelane.backends.cuda.device.linear_config import MeasuredTable
 from firelane.backends.cuda.executor import CudaExecutor
-from firelane.backends.cuda.memory import CountingDevice, step_bytes
-from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.lowering.compilation import compile_all
+from firelane.backends.cuda.lowering.memory import CountingDevice, step_bytes
+from firelane.backends.cuda.lowering.step_memory import StepMemory
 from firelane.contract import StepLimits
 from firelane.program.program import Program
 

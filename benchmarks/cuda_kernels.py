@@ -26,21 +26,21 @@ from cuda_llama import LLAMA_8B, program_of, random_weights
 from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
 from firelane.backends.cuda.assembly import product_plan
-from firelane.backends.cuda.buckets import Bucket
-from firelane.backends.cuda.compilation import compile_all
-from firelane.backends.cuda.config import MeasuredTable
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device.device import Device
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.linear_config import MeasuredTable
 from firelane.backends.cuda.executor import run
-from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
-from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.launches import lower
-from firelane.backends.cuda.lowering import Lowering
-from firelane.backends.cuda.matrices import PlainMatrix
-from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.staging import Stager
-from firelane.backends.cuda.step_memory import Sizes, StepMemory
+from firelane.backends.cuda.kernels.rows.prepare_inputs import prepare_inputs
+from firelane.backends.cuda.lowering.buckets import Bucket
+from firelane.backends.cuda.lowering.compilation import compile_all
+from firelane.backends.cuda.lowering.launches import lower
+from firelane.backends.cuda.lowering.lowering import Lowering
+from firelane.backends.cuda.lowering.product_plan import ProductPlan
+from firelane.backends.cuda.lowering.step_memory import Sizes, StepMemory
+from firelane.backends.cuda.step.staging import Stager
 from firelane.backends.cuda.tuning import store
-from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.cuda.weights.device_weights import DeviceWeights
+from firelane.backends.cuda.weights.matrices import PlainMatrix
 from firelane.contract import StepInputs, StepLimits
 from firelane.program.ops import Op
 from firelane.program.program import Program

@@ -19,8 +19,8 @@ from cuda_clock import Clock, GraphClock, open_device
 from cuda_report import Table, parser, publish, run_main
 from torch import Tensor
 
-from firelane.backends.cuda.device import Device
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.device import Device
+from firelane.backends.cuda.device.launch import Launch
 
 GIB = 1 << 30
 NODES = 1000

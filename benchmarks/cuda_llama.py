@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import Device
-from firelane.backends.cuda.matrices import Matrix
-from firelane.backends.cuda.packing import MatrixPacker
-from firelane.backends.cuda.placement import Placement, placements
-from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.cuda.device.device import Device
+from firelane.backends.cuda.loading.packing import MatrixPacker
+from firelane.backends.cuda.weights.device_weights import DeviceWeights
+from firelane.backends.cuda.weights.matrices import Matrix
+from firelane.backends.cuda.weights.placement import Placement, placements
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 

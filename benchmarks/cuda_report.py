@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from firelane import __version__
-from firelane.backends.cuda import gpu_detection
+from firelane.backends.cuda.device import gpu_detection
 from firelane.bench.table import format_table
 from firelane.errors import FirelaneError
 

@@ -25,8 +25,8 @@ from cuda_limits import table as limits_table
 from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
-from firelane.backends.cuda.config import MeasuredTable
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device.device import Device
+from firelane.backends.cuda.device.linear_config import MeasuredTable
 from firelane.backends.cuda.tuning import store
 from firelane.contract import StepLimits
 from firelane.program.program import Program

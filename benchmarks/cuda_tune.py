@@ -28,11 +28,11 @@ from cuda_drive import limits_for
 from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, parser, publish, run_main
 
-from firelane.backends.cuda.buckets import make_buckets
-from firelane.backends.cuda.compilation import compile_all
-from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule
-from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.product_plan import ExpertOp, ProductPlan, grouped_shape
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule
+from firelane.backends.cuda.lowering.buckets import make_buckets
+from firelane.backends.cuda.lowering.compilation import compile_all
+from firelane.backends.cuda.lowering.product_plan import ExpertOp, ProductPlan, grouped_shape
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.tuning.candidates import neighbours
 from firelane.backends.cuda.tuning.grouped_problem import problem_of

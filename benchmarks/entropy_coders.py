@@ -27,7 +27,7 @@ import xxhash
 from firelane.bench.table import format_table
 from firelane.native.machine import cpu_identity
 from firelane.sources.resolve import EMBEDDED
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless import decode, encode, planes
 from firelane.weights.lossless.chunks import PARAMETERS
 from firelane.weights.lossless.report import entropy_bits

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from firelane.models.registry import load_program
 from firelane.program.values import Weight
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"],

@@ -28,7 +28,7 @@ import numpy as np
 from firelane.backends.null import NullExecutor
 from firelane.contract import Executor, StepInputs, StepLimits
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 

@@ -30,13 +30,14 @@ import uvloop
 from http_servers import drive_requests
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from firelane.gateway.config import GatewayConfig, ModelConfig, TlsFiles
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 from firelane.link.framing import FrameReader, encode
+from firelane.link.tls import TlsFiles
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     EngineStats,

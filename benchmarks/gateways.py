@@ -75,7 +75,7 @@ class Server:
 
 def _is_gateway(pid: int) -> bool:
     try:
-        return b"firelane.cli.gateway_process\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"firelane.server.gateway_process\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -26,11 +26,11 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.table import format_table
 from firelane.contract import SCORE, StepInputs
 from firelane.engine_config import KV_CACHE_CODES, EngineConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.cache_rewrite import with_cache_dtype
 from firelane.sources.resolve import resolve
-from firelane.text.tokenizer import load_tokenizer
+from firelane.text.tokens.tokenizer import load_tokenizer
 
 CHUNK = 96
 """Tokens of a step, each with an output row."""

@@ -25,9 +25,9 @@ import numpy as np
 from random_model import mistral_config, write_checkpoint
 
 from firelane import __version__, env
-from firelane.backends.cpu.compile import KernelCompiler
+from firelane.backends.cpu.codegen.compile import KernelCompiler
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.native import Library
 from firelane.bench.table import format_table
 from firelane.contract import SAMPLE, StepInputs, StepLimits
@@ -35,7 +35,7 @@ from firelane.doctor.report import examine_shared_memory
 from firelane.models.registry import load_program
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.program.ops import Attention
-from firelane.weights.loader import load_packed
+from firelane.weights.packing.loader import load_packed
 
 BLOCK_SIZE = 16
 RANGE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ")

@@ -28,7 +28,7 @@ from firelane.bench.kernels import decode_inputs, decode_shape
 from firelane.bench.table import format_table
 from firelane.doctor.limits import build_probe
 from firelane.engine_config import KV_CACHE_DTYPES, EngineConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.program.cache_rewrite import with_cache_dtype

@@ -12,13 +12,13 @@ from entropy_coders import best_s
 from lossless_figures import AtRest, Coder, Conditions
 from numpy.typing import NDArray
 
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import weight_files
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless import decode, encode
 from firelane.weights.lossless.pack import pack
 from firelane.weights.lossless.planes import count_exponents
 from firelane.weights.lossless.report import entropy_bits
 from firelane.weights.lossless.zstd import zstd
+from firelane.weights.storage.files import weight_files
 
 SAMPLE_WEIGHTS = 32 << 20  # at most; zstd -19 gets one sixteenth of them
 RAW_BITS = 8  # sign and mantissa

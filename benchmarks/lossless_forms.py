@@ -7,18 +7,18 @@ import time
 from pathlib import Path
 
 from firelane import env
-from firelane.backends.cpu.compile import KernelCompiler
+from firelane.backends.cpu.codegen.compile import KernelCompiler
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.native import Library
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import WEIGHTS, EngineConfig
 from firelane.errors import UsageError
 from firelane.native.machine import cpu_identity
 from firelane.program.program import Program
-from firelane.weights.formats import Format
-from firelane.weights.loader import load_packed
-from firelane.weights.plan import takes
+from firelane.weights.formats.formats import Format
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.plan import takes
 from firelane.weights.progress import silent
 
 CODED = {"coded4": Format.PANEL_CODED4, "coded3": Format.PANEL_CODED3}

@@ -22,7 +22,7 @@ from pathlib import Path
 from lossless_figures import Conditions, Starts, rotated
 
 from firelane import env
-from firelane.weights.files import weight_files
+from firelane.weights.storage.files import weight_files
 
 DROP = Path("/proc/sys/vm/drop_caches")
 FIRST, LATER = "first load", "later load"

@@ -24,7 +24,7 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.contract import SAMPLE, StepInputs
 from firelane.doctor.limits import Probe, build_probe
 from firelane.engine_config import WEIGHTS, EngineConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import cpu_identity
 from firelane.program.program import Program

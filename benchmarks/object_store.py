@@ -31,15 +31,15 @@ from shaped_link import ShapedLink
 
 from firelane import env
 from firelane.bench.server import cpu_seconds
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.sources.resolve import resolve
 from firelane.stores.address import parse
 from firelane.stores.client import ObjectStore, Patience
 from firelane.stores.objects import StoredObject
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.loader import load_packed
-from firelane.weights.remote import PART_BYTES, READERS
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.storage.remote import PART_BYTES, READERS
 
 KEY, SECRET = "benchmark", "benchmark-secret"
 HAPROXY = """

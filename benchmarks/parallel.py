@@ -39,7 +39,7 @@ from firelane.bench.kernels import decode_inputs
 from firelane.bench.table import format_table
 from firelane.contract import Executor, StepInputs
 from firelane.engine_config import EngineConfig, ExecutorConfig, HostsConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.ops import ExpertLinear, Linear
@@ -143,7 +143,7 @@ def second_host(config: ExecutorConfig, model: Path) -> Iterator[ExecutorConfig]
     fields = {name: getattr(config, name) for name in ExecutorConfig.__struct_fields__}
     first = EngineConfig(**fields | {"hosts": hosts}, model_dir=model)
     other = msgspec.structs.replace(first, hosts=msgspec.structs.replace(hosts, own=1))
-    process = subprocess.Popen([sys.executable, "-m", "firelane.engine.headless", other.to_json()])
+    process = subprocess.Popen([sys.executable, "-m", "firelane.engine.process.headless", other.to_json()])
     try:
         yield first
     finally:

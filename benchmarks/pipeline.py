@@ -28,7 +28,7 @@ from firelane import env
 from firelane.backends.ranks.group import RankGroup
 from firelane.bench.table import format_table
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Abort, NewRequest, Rejected, Sampling, StepFrame, Submit
 

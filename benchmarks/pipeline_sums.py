@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.cpu.compile import KernelCompiler
+from firelane.backends.cpu.codegen.compile import KernelCompiler
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import LinkSizes, RankLink, RankWires
 from firelane.backends.cpu.native import Library
 from firelane.contract import SlotState, StepInputs, StepLimits, shared_memory

@@ -31,7 +31,7 @@ from firelane.contract import StepInputs
 from firelane.doctor.limits import Limits, Probe, build_probe
 from firelane.doctor.machine import describe_machine
 from firelane.engine_config import EngineConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.parallel.shares import Shares

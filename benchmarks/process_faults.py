@@ -38,8 +38,8 @@ from firelane.bench.server import ServerProcess, descendants
 from firelane.errors import MachineError
 
 KINDS = {
-    "gateway": b"firelane.cli.gateway_process\0",
-    "template": b"firelane.text.template_worker\0",
+    "gateway": b"firelane.server.gateway_process\0",
+    "template": b"firelane.text.rendering.template_worker\0",
     "grammar_trial": b"firelane.engine.grammar.trial\0",
     "rank": b"firelane.backends.cpu.ranks.worker\0",
     "engine": b"firelane.engine\0",

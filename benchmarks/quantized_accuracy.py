@@ -21,7 +21,7 @@ from firelane import env
 from firelane.bench.divergence import divergence
 from firelane.bench.table import format_table
 from firelane.engine_config import EngineConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.values import DType
 from firelane.sources.resolve import resolve

@@ -46,7 +46,7 @@ import msgspec
 from recovery_load import PROMPT_TOKENS, Load, ask, spec_of
 
 from firelane.bench.server import ServerProcess, descendants
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 
 RESUMED = re.compile(r"requests_resumed .* tokens=(\d+) one_by_one=(\d+)")
 SETTLE_S = 1.0

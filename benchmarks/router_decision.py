@@ -15,13 +15,13 @@ import tracemalloc
 from collections.abc import Sequence
 from statistics import median
 
-from firelane.gateway.engines.ejection import OutlierEjection
-from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.load import Queued, TenantLoad
-from firelane.gateway.engines.page_record import PageRecord
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.recovery.ejection import OutlierEjection
+from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.routing import POLICIES, Router
+from firelane.gateway.engines.routing.load import Queued, TenantLoad
+from firelane.gateway.engines.routing.page_record import PageRecord
+from firelane.gateway.engines.routing.routing import POLICIES, Router
 from firelane.wire.frames import NewRequest, Ready, Sampling
 from firelane.wire.page_names import PAGE_TOKENS, page_names
 

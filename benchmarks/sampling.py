@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from firelane import env
-from firelane.backends.cpu.compile import SOURCES
-from firelane.backends.cpu.contract_source import contract_source
+from firelane.backends.cpu.codegen.compile import SOURCES
+from firelane.backends.cpu.codegen.contract_source import contract_source
 from firelane.contract import SAMPLING_DTYPE
 from firelane.native.machine import compile_flags, cpu_identity, supported_isas
 from firelane.native.toolchain import Toolchain, find_compiler

@@ -31,7 +31,7 @@ from firelane.engine.core import EngineCore
 from firelane.engine.grammar.compiler import GrammarCompiler
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue, grammar_queue
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar, NewRequest, Rejected, Sampling, StepFrame, Submit
 

@@ -21,8 +21,8 @@ from firelane.bench.disagg_engine import SimulatedEngine
 from firelane.bench.disagg_loads import Arrival, arrivals
 from firelane.bench.disagg_model import DisaggMachine
 from firelane.bench.table import format_table, percentile
-from firelane.gateway.engines.page_record import PageRecord
-from firelane.gateway.engines.routing import POLICIES, Router
+from firelane.gateway.engines.routing.page_record import PageRecord
+from firelane.gateway.engines.routing.routing import POLICIES, Router
 
 FLOOD, VISITOR = "flood", "visitor"
 WAYS = ("all tokens", "tokens before its own")

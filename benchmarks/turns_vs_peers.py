@@ -48,7 +48,7 @@ import numpy as np
 from pathlib import Path
 from firelane import env
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Sampling
 class Channel:

@@ -26,7 +26,7 @@ from firelane import __version__
 from firelane.bench.table import format_table
 from firelane.contract import CAUSAL, Executor
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 

@@ -92,7 +92,7 @@ def problem() -> str:
 def _detect() -> Any:
     """A GpuDetection; the package is imported only here."""
     sys.path.insert(0, str(ROOT))
-    from firelane.backends.cuda import gpu_detection
+    from firelane.backends.cuda.device import gpu_detection
 
     return gpu_detection.detect()
 

@@ -100,7 +100,7 @@ def kernel_cache(pytestconfig: pytest.Config) -> Iterator[Path]:
     """Compiled CPU kernels are kept in pytest's cache directory: a second run does not compile them again.
     They are compiled whole: two parts would read all headers twice, and each core has tests of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("firelane.backends.cpu.compile.PARTS", 1)
+        patch.setattr("firelane.backends.cpu.codegen.compile.PARTS", 1)
         yield Path(pytestconfig.cache.mkdir("firelane-kernels"))
 
 
@@ -108,7 +108,7 @@ def kernel_cache(pytestconfig: pytest.Config) -> Iterator[Path]:
 def unoptimised() -> Iterator[None]:
     """Kernels of tiny models compiled in the shortest time, for tests that compare models, not kernels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("firelane.backends.cpu.compile.QUICK_FLAGS", ("-O0",))
+        patch.setattr("firelane.backends.cpu.codegen.compile.QUICK_FLAGS", ("-O0",))
         yield
 
 

@@ -10,22 +10,22 @@ import pytest
 
 from firelane.api.chat import ChatRequest, FunctionDefinition, Message, ToolDefinition
 from firelane.api.completions import CompletionRequest
-from firelane.api.field_names import ALIASES, REFUSED
 from firelane.api.formats import StructuredOutputs
-from firelane.api.messages import MessagesRequest
 from firelane.api.models import TokenizeRequest
-from firelane.api.ollama import (
+from firelane.api.reading.field_names import ALIASES, REFUSED
+from firelane.api.sampling import AnswerFields, SamplingFields, StreamOptions
+from firelane.api.stored.responses import ResponsesRequest
+from firelane.api.stored.responses_items import ITEM_TYPES
+from firelane.gateway.apis.embeddings.score_types import RerankRequest, ScoreRequest
+from firelane.gateway.apis.messages.types import MessagesRequest
+from firelane.gateway.apis.ollama.types import (
     OllamaChatRequest,
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaMessage,
     OllamaOptions,
 )
-from firelane.api.responses import ResponsesRequest
-from firelane.api.responses_items import ITEM_TYPES
-from firelane.api.sampling import AnswerFields, SamplingFields, StreamOptions
-from firelane.api.scores import RerankRequest, ScoreRequest
-from firelane.api.workers_ai import RunRequest
+from firelane.gateway.apis.workers_ai.types import RunRequest
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text()
 NAME = re.compile(r"`([a-z_.A-Z][a-z_.A-Z0-9]*)`")

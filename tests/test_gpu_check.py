@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from firelane.backends.cuda import gpu_detection
+from firelane.backends.cuda.device import gpu_detection
 
 ROOT = Path(__file__).resolve().parent.parent
 MISSING = ("msgspec", "httptools", "llguidance", "python_multipart", "backports.zstd")

@@ -17,19 +17,19 @@ READS = {
     ("date", "today"),
 }
 DATES = {
-    "gateway/answers/ollama_format.py",
-    "gateway/answers/responses_format.py",
-    "gateway/handlers/conversations.py",
-    "gateway/handlers/ollama.py",
-    "gateway/handlers/ollama_models.py",
-    "gateway/handlers/scores.py",
+    "gateway/apis/ollama/format.py",
+    "gateway/apis/responses/format.py",
+    "gateway/apis/responses/conversations.py",
+    "gateway/apis/ollama/handler.py",
+    "gateway/apis/ollama/models.py",
+    "gateway/apis/embeddings/scores.py",
     "gateway/kv_events/feed.py",
     "gateway/processes/pool.py",
     "gateway/requests/generation.py",
-    "gateway/requests/response_turn.py",
+    "gateway/conversations/turn.py",
     "gateway/server.py",
     "telemetry/otel.py",
-    "text/template.py",
+    "text/rendering/template.py",
 }
 """Files that write a date into an answer, an event or a prompt."""
 STORED = {"gateway/batches/service.py", "gateway/files/store.py"}

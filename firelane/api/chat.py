@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from firelane.api.field_names import MarkedMessage
+from firelane.api.reading.field_names import MarkedMessage
+from firelane.api.reading.schemas import check_schema
+from firelane.api.reading.unread import in_place_of, refuse_newest
 from firelane.api.sampling import (
     HINTS,
     Count,
@@ -18,8 +20,6 @@ from firelane.api.sampling import (
     check_shared,
     unsupported,
 )
-from firelane.api.schemas import check_schema
-from firelane.api.unread import in_place_of, refuse_newest
 from firelane.errors import RequestError
 
 CHAT_HINTS = (

@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import msgspec.inspect
 
-from firelane.api.field_names import FieldNames
-from firelane.api.known_fields import drop_unknown
+from firelane.api.reading.field_names import FieldNames
+from firelane.api.reading.known_fields import drop_unknown
+from firelane.api.reading.slices import list_fields, sliced
 from firelane.api.sampling import AnswerFields
-from firelane.api.slices import list_fields, sliced
 from firelane.errors import RequestError
 
 RequestT = TypeVar("RequestT")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.field_names import Refusal, refused
+from firelane.api.reading.field_names import Refusal, refused
 from firelane.api.sampling import Count, RunOptions
 from firelane.errors import RequestError
 

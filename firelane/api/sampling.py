@@ -14,8 +14,8 @@ import msgspec
 import msgspec.structs
 from msgspec import Meta
 
-from firelane.api.field_names import FieldNames
 from firelane.api.formats import Choices, GrammarText, Pattern, ResponseFormat, StructuredOutputs
+from firelane.api.reading.field_names import FieldNames
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS
 

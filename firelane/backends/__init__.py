@@ -106,14 +106,14 @@ def takes_gpu(backend: str) -> bool:
     """Whether the backend of this name, or that for this machine, is the GPU's. Tells nobody."""
     if backend != AUTO:
         return backend == "cuda"
-    from firelane.backends.cuda import gpu_detection
+    from firelane.backends.cuda.device import gpu_detection
 
     return not gpu_detection.detect().problem
 
 
 def choose() -> str:
     """The backend for this machine. The log says why where there is a choice."""
-    from firelane.backends.cuda import gpu_detection
+    from firelane.backends.cuda.device import gpu_detection
 
     found = gpu_detection.detect()
     if not found.problem:

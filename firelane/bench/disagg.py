@@ -20,9 +20,9 @@ from firelane.bench.disagg_roles import SimulatedRoles
 from firelane.bench.disagg_transfer import SimulatedTransfer
 from firelane.bench.table import format_table, percentile
 from firelane.errors import FirelaneError, UsageError
-from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.role_controller import Role, RoleController
-from firelane.gateway.engines.routing import Router
+from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.roles.role_controller import Role, RoleController
+from firelane.gateway.engines.routing.routing import Router
 from firelane.wire.frames import (
     FinishReason,
     NewRequest,

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from firelane.bench.disagg_clock import Timeline
 from firelane.bench.disagg_engine import SimulatedEngine
 from firelane.bench.table import percentile
-from firelane.gateway.engines.role_control import PERCENT
-from firelane.gateway.engines.role_controller import Measurement, Role, RoleController, Split
+from firelane.gateway.engines.roles.role_control import PERCENT
+from firelane.gateway.engines.roles.role_controller import Measurement, Role, RoleController, Split
 
 
 class Answered(Protocol):

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from firelane.contract import EMBED, Executor, StepInputs, StepOutputs
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor, read_program
+from firelane.engine.process.load import load_executor, read_program
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError, UsageError
 from firelane.program.ops import Linear
 from firelane.program.recipes import widened
-from firelane.text.tokenizer import load_tokenizer
-from firelane.text.tokenizer_source import tokenizer_directory
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
-from firelane.weights.pieces import read_piece
+from firelane.text.tokens.tokenizer import load_tokenizer
+from firelane.text.tokens.tokenizer_source import tokenizer_directory
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.packing.pieces import read_piece
 from firelane.weights.progress import Progress, silent
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 from firelane.wire.cache_events import PageChanges

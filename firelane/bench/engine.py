@@ -8,7 +8,7 @@ import numpy as np
 
 from firelane.contract import Executor
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor, read_program
+from firelane.engine.process.load import load_executor, read_program
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.program.program import Program

@@ -18,7 +18,7 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.table import format_table
 from firelane.contract import SAMPLE, StepInputs
 from firelane.doctor.limits import Limits, measure_limits
-from firelane.engine.load import load_executor, read_program
+from firelane.engine.process.load import load_executor, read_program
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError

@@ -16,10 +16,10 @@ from firelane.bench.router_engine import PAGE_TOKENS, EngineSpeed, Job, Simulate
 from firelane.bench.router_traces import TRACES, Session
 from firelane.bench.table import format_table, percentile
 from firelane.errors import FirelaneError, UsageError
-from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import PageRecord
-from firelane.gateway.engines.policies import Policy, Random
-from firelane.gateway.engines.routing import POLICIES
+from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routing.page_record import PageRecord
+from firelane.gateway.engines.routing.policies import Policy, Random
+from firelane.gateway.engines.routing.routing import POLICIES
 from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Sampling, Started, TokenLogprobs
 from firelane.wire.page_names import page_names
 

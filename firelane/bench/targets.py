@@ -20,7 +20,7 @@ from firelane.bench.kernels import decode_inputs, decode_shape, random_tokens
 from firelane.bench.table import format_table
 from firelane.contract import StepInputs
 from firelane.doctor.limits import Probe, build_probe
-from firelane.engine.load import read_program
+from firelane.engine.process.load import read_program
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError

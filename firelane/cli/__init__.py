@@ -16,33 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from firelane import __version__
-from firelane.cli import (
-    bench,
-    cache,
-    chat,
-    doctor,
-    engine,
-    generate,
-    keys,
-    load,
-    node,
-    pack,
-    plan,
-    program,
-    ps,
-    pull,
-    quantize,
-    rm,
-    role,
-    serve,
-    show,
-    sleep,
-    unload,
-    unpack,
-    verify,
-    version,
-    wake,
-)
+from firelane.cli import bench, chat, doctor, engine, generate, keys, node, plan, program, serve, version
+from firelane.cli.model_commands import cache, pack, pull, quantize, rm, show, unpack, verify
+from firelane.cli.node_commands import load, ps, role, sleep, unload, wake
 from firelane.errors import FirelaneError
 
 COMMANDS = (

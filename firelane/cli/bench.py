@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli import bench_serve, options
+from firelane.cli import bench_serve
+from firelane.server.options import shared as options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -128,7 +129,7 @@ def _add_disagg(parser: argparse.ArgumentParser) -> None:
 def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.bench.offline import OfflineRun, format_figures, run_offline
     from firelane.bench.table import write_json
-    from firelane.cli.progress import ProgressDisplay
+    from firelane.server.progress import ProgressDisplay
     from firelane.sources.resolve import resolve
 
     display = ProgressDisplay()
@@ -146,7 +147,7 @@ def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int
 def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.bench import kernels, targets
     from firelane.bench.table import write_json
-    from firelane.cli.progress import ProgressDisplay
+    from firelane.server.progress import ProgressDisplay
     from firelane.sources.resolve import resolve
 
     display = ProgressDisplay()

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli import options
 from firelane.errors import UsageError
+from firelane.server.options import shared as options
 
 if TYPE_CHECKING:
     from firelane.bench.arrivals import Traffic
@@ -184,7 +184,7 @@ def _drive(
 ) -> tuple[list[Any], float]:
     """Warm up, then the load, with a line that moves."""
     from firelane.bench.serve import Load, run_load
-    from firelane.cli.progress import ProgressDisplay
+    from firelane.server.progress import ProgressDisplay
 
     display = ProgressDisplay()
     most, warm_ups = arguments.max_concurrency, arguments.num_warmups

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firelane.cli import options
-from firelane.cli.sampling_options import add_sampling, given_sampling
 from firelane.errors import STEERING
+from firelane.server.options import shared as options
+from firelane.server.options.sampling import add_sampling, given_sampling
 
 if TYPE_CHECKING:
-    from firelane.cli.chat_source import Source
+    from firelane.cli.chat_command.source import Source
     from firelane.env import Environment
 
 HISTORY = "chat_history"
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli.chat_session import Session
+    from firelane.cli.chat_command.session import Session
 
     source = _source(arguments, environment)
     terminal = _Terminal(environment.cache_dir / HISTORY)
@@ -54,13 +54,13 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 def _source(arguments: argparse.Namespace, environment: Environment) -> Source:
     from firelane import env
-    from firelane.cli.chat_source import LocalSource, ServerSource
+    from firelane.cli.chat_command.source import LocalSource, ServerSource
 
     if arguments.url is not None:
         return ServerSource(arguments.url, arguments.model or "", env.api_key())
-    from firelane.cli.progress import ProgressDisplay
-    from firelane.cli.served_models import served_name
     from firelane.llm import LLM
+    from firelane.server.options.served_models import served_name
+    from firelane.server.progress import ProgressDisplay
 
     display = ProgressDisplay(words={"pack": "packing weights, once"})
     settings = {"max_num_seqs": 1, **options.engine_settings(arguments)}

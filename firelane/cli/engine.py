@@ -9,29 +9,31 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from firelane.cli import options
+from firelane.server.options import shared as options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from firelane.cli.option_sets import ENGINE_COMMAND
     from firelane.options import add_options
+    from firelane.server.options.sets import ENGINE_COMMAND
 
     options.add_model(parser)
     add_options(parser, ENGINE_COMMAND)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli import cluster_options, engine_options, page_options
-    from firelane.cli.engine_service import serve_engine
     from firelane.cli.serve import display_for
     from firelane.cluster.addresses import Address
     from firelane.cluster.config import EngineListener
     from firelane.options import fields
+    from firelane.server.engine_service import serve_engine
+    from firelane.server.options import cluster as cluster_options
+    from firelane.server.options import engine as engine_options
+    from firelane.server.options import pages as page_options
     from firelane.sources.resolve import resolve
-    from firelane.text.tokenizer_source import tokenizer_directory
+    from firelane.text.tokens.tokenizer_source import tokenizer_directory
 
     values = vars(arguments)
     listener = EngineListener(**fields(EngineListener, values))

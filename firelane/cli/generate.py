@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from firelane.cli import options
-from firelane.cli.sampling_options import add_sampling, given_sampling
+from firelane.server.options import shared as options
+from firelane.server.options.sampling import add_sampling, given_sampling
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from dataclasses import replace
 
-    from firelane.cli.progress import ProgressDisplay
     from firelane.llm import LLM
+    from firelane.server.progress import ProgressDisplay
 
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     display = ProgressDisplay()

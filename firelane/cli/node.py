@@ -11,15 +11,16 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firelane.cli import options, serve
+from firelane.cli import serve
 from firelane.errors import UsageError
+from firelane.server.options import shared as options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firelane.cli.node_plan import ModelSetup, NodePlan
     from firelane.cli.node_setup import NodeSetup
     from firelane.env import Environment
+    from firelane.server.node_plan import ModelSetup, NodePlan
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +44,9 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from dataclasses import replace
 
     from firelane.cli.node_setup import NodeReader
-    from firelane.cli.service import serve as run_service
     from firelane.native.host_memory import available_bytes
     from firelane.node.memory_groups import delegated_groups
+    from firelane.server.service import serve as run_service
 
     given = {key: value for key, value in vars(arguments).items() if key in NODE_OPTIONS}
     reader = NodeReader(arguments.config, environment, available_bytes, given)

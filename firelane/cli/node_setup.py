@@ -11,12 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firelane.cli.engine_options import check_controller, engine_config, engine_options
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.gateway_options import gateway_config
-from firelane.cli.node_need import Need, default_kv_bytes, gib, need_of
-from firelane.cli.node_plan import ModelSetup, NodePlan
-from firelane.cli.option_sets import NODE_ENGINE, NODE_MODEL, NODE_SERVER
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import FirelaneError, UsageError
@@ -24,6 +18,12 @@ from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.node.config import ModelEntry, NodeConfig, read_config
 from firelane.node.toml_file import meant
 from firelane.options import OptionSet, Values, fields, read_table
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.node_need import Need, default_kv_bytes, gib, need_of
+from firelane.server.node_plan import ModelSetup, NodePlan
+from firelane.server.options.engine import check_controller, engine_config, engine_options
+from firelane.server.options.gateway import gateway_config
+from firelane.server.options.sets import NODE_ENGINE, NODE_MODEL, NODE_SERVER
 from firelane.sources.locate import Source
 
 NAME = "node"
@@ -155,7 +155,7 @@ class NodeReader:
         return _Model(entry=entry, source=source, gateway=gateway, engines=engines, need=need)
 
     def _engine_of(self, directory: Path | None, chosen: Values) -> EngineConfig:
-        from firelane.text.tokenizer_source import tokenizer_directory
+        from firelane.text.tokens.tokenizer_source import tokenizer_directory
 
         cache_dir = self._environment.cache_dir
         tokenizer_dir = None if directory is None else tokenizer_directory(directory, cache_dir)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from firelane.cli.options import MODEL_HELP, positive_float, positive_int
+from firelane.server.options.shared import MODEL_HELP, positive_float, positive_int
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from firelane.cli import options
+from firelane.server.options import shared as options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -19,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     del environment
-    from firelane.cli.progress import ProgressDisplay
-    from firelane.models.config import read_config
+    from firelane.models.config.reader import read_config
     from firelane.models.registry import load_program, warn_of_unknown_keys
     from firelane.parallel.describe import describe_ranks
     from firelane.parallel.ranks import RankLayout
     from firelane.program.cache_rewrite import with_cache_dtype
     from firelane.program.printer import format_program
+    from firelane.server.progress import ProgressDisplay
     from firelane.sources.resolve import resolve
 
     directory = resolve(arguments.model, progress=ProgressDisplay())

@@ -9,32 +9,33 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from firelane.cli import options
 from firelane.errors import UsageError
+from firelane.server.options import shared as options
 
 if TYPE_CHECKING:
-    from firelane.cli.engine_shares import EngineOptions
-    from firelane.cli.progress import ProgressDisplay, ProgressEvents
     from firelane.engine_config import EngineConfig, HostsConfig
     from firelane.env import Environment
     from firelane.gateway.config import ModelConfig
     from firelane.options import Values
+    from firelane.server.engine_shares import EngineOptions
+    from firelane.server.progress import ProgressDisplay, ProgressEvents
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from firelane.cli.option_sets import SERVE
     from firelane.options import add_options
+    from firelane.server.options.sets import SERVE
 
     parser.add_argument("source", nargs="?", metavar="MODEL", help=options.MODEL_HELP)
     add_options(parser, SERVE)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli import gateway_options, host_options
-    from firelane.cli.node_plan import fixed_models
-    from firelane.cli.served_models import ServedModels
-    from firelane.cli.service import serve
     from firelane.options import fields
+    from firelane.server.node_plan import fixed_models
+    from firelane.server.options import gateway as gateway_options
+    from firelane.server.options import hosts as host_options
+    from firelane.server.options.served_models import ServedModels
+    from firelane.server.service import serve
 
     values = vars(arguments)
     as_json = values.get("log_format") == "json"
@@ -62,8 +63,10 @@ def _engines(
     """The engines of each model. Raises UsageError."""
     from dataclasses import replace
 
-    from firelane.cli import cluster_options, engine_options, router_options
-    from firelane.cli.option_sets import SERVE
+    from firelane.server.options import cluster as cluster_options
+    from firelane.server.options import engine as engine_options
+    from firelane.server.options import router as router_options
+    from firelane.server.options.sets import SERVE
 
     remote = cluster_options.remote_config(values, SERVE)
     engine_options.check_controller(values)
@@ -82,7 +85,7 @@ def _engines(
 def _engine(
     values: Values, model: ModelConfig, environment: Environment, hosts: HostsConfig | None
 ) -> EngineConfig:
-    from firelane.cli.engine_options import engine_config
+    from firelane.server.options.engine import engine_config
 
     assert model.model_dir is not None
     return engine_config(values, model.model_dir, environment, model.tokenizer_dir, hosts)
@@ -90,7 +93,7 @@ def _engine(
 
 def display_for(log_format: str, environment: Environment) -> ProgressDisplay | ProgressEvents:
     """Display of progress; the log is set up to leave it alone. Raises UsageError."""
-    from firelane.cli.progress import ProgressDisplay, ProgressEvents
+    from firelane.server.progress import ProgressDisplay, ProgressEvents
     from firelane.telemetry import logs
 
     as_json = log_format == "json"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from firelane.text.assistant import Assistant
-from firelane.text.chat_format import ChatFormat
+from firelane.text.chat.assistant import Assistant
+from firelane.text.chat.chat_format import ChatFormat
 from firelane.text.model_files import read_model_files
 from firelane.text.prompt import PromptBuilder
-from firelane.text.tokenizer import load_tokenizer
-from firelane.text.tokenizer_source import tokenizer_directory
+from firelane.text.tokens.tokenizer import load_tokenizer
+from firelane.text.tokens.tokenizer_source import tokenizer_directory
 
 MOST_SHOWN = 400
 """Characters of a text that the template writes."""

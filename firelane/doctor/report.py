@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import __version__
-from firelane.backends.cuda import gpu_detection
-from firelane.backends.cuda.gpu_detection import GpuDetection
+from firelane.backends.cuda.device import gpu_detection
+from firelane.backends.cuda.device.gpu_detection import GpuDetection
 from firelane.doctor.limits import Limits, measure_limits
 from firelane.doctor.weight_pages import examine_weight_pages, existing_parent
 from firelane.env import Environment

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from firelane.native.toolchain import has_digest
-from firelane.weights import checked_json
-from firelane.weights.packed import is_intact
+from firelane.weights.packing.packed import is_intact
+from firelane.weights.storage import checked_json
 
 
 @dataclass(frozen=True, kw_only=True)

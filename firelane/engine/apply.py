@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import NO_SNAPSHOT
-from firelane.engine.plan import Admission, PrefillChunk, StepPlan
 from firelane.engine.policies.policy import Policy
-from firelane.engine.sequence import Sequence
-from firelane.engine.slot_writer import SlotWriter
-from firelane.engine.table import SequenceTable
+from firelane.engine.sequences.sequence import Sequence
+from firelane.engine.sequences.table import SequenceTable
+from firelane.engine.step.plan import Admission, PrefillChunk, StepPlan
+from firelane.engine.step.slot_writer import SlotWriter
 from firelane.kv import KvCache, StateSave
 
 

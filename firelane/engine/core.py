@@ -13,21 +13,21 @@ from typing import Protocol
 from firelane.contract import Executor, StepInputs, StepLimits, StepOutputs
 from firelane.engine.apply import PlanApplier
 from firelane.engine.grammar.masks import GrammarMasks
-from firelane.engine.inputs import InputWriter
 from firelane.engine.output import OutputProcessor
-from firelane.engine.page_waits import PageWaits
-from firelane.engine.plan import StepPlan
+from firelane.engine.pages.page_waits import PageWaits
+from firelane.engine.pages.pulls import PagePulls, PullCounters
+from firelane.engine.pages.tier_reads import TierReads
 from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.policy import Policy
-from firelane.engine.prerequisites import NoPrerequisites, Prerequisites
-from firelane.engine.pulls import PagePulls, PullCounters
-from firelane.engine.requests import check_generates, make_sequence
 from firelane.engine.scheduler import Scheduler
-from firelane.engine.sequence import Sequence
-from firelane.engine.slot_writer import SlotWriter
-from firelane.engine.step_cost import StepCost
-from firelane.engine.table import SequenceTable
-from firelane.engine.tier_reads import TierReads
+from firelane.engine.sequences.prerequisites import NoPrerequisites, Prerequisites
+from firelane.engine.sequences.requests import check_generates, make_sequence
+from firelane.engine.sequences.sequence import Sequence
+from firelane.engine.sequences.table import SequenceTable
+from firelane.engine.step.inputs import InputWriter
+from firelane.engine.step.plan import StepPlan
+from firelane.engine.step.slot_writer import SlotWriter
+from firelane.engine.step.step_cost import StepCost
 from firelane.errors import RequestError, UsageError
 from firelane.kv import KvCache, SnapshotRule, StateSnapshots
 from firelane.kv.tiers import TieredPages

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
 from firelane.engine.apply import PlanApplier
-from firelane.engine.plan import PrefillChunk, StepPlan
 from firelane.engine.policies.policy import Policy
-from firelane.engine.sequence import PEER, Sequence, Status
-from firelane.engine.table import SequenceTable
+from firelane.engine.sequences.sequence import PEER, Sequence, Status
+from firelane.engine.sequences.table import SequenceTable
+from firelane.engine.step.plan import PrefillChunk, StepPlan
 from firelane.kv import KvCache
 from firelane.kv.events import number_of
 from firelane.wire.frames import (

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import StepLimits
-from firelane.engine.draft import PlanDraft
-from firelane.engine.plan import StepPlan
 from firelane.engine.policies.policy import Policy, StepQuota
-from firelane.engine.sequence import Sequence, arrival
-from firelane.engine.table import SequenceTable
+from firelane.engine.sequences.sequence import Sequence, arrival
+from firelane.engine.sequences.table import SequenceTable
+from firelane.engine.step.draft import PlanDraft
+from firelane.engine.step.plan import StepPlan
 from firelane.kv import KvCache
 
 

@@ -13,19 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 import firelane
 from firelane.child_process import Replacements
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
-from firelane.gateway.answers.conversation_store import ConversationStore
-from firelane.gateway.answers.response_store import ResponseStore
+from firelane.gateway.apis.routes import all_routes
 from firelane.gateway.app import App
 from firelane.gateway.batches.runner import BatchRunner
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
+from firelane.gateway.conversations.conversation_store import ConversationStore
+from firelane.gateway.conversations.response_store import ResponseStore
+from firelane.gateway.conversations.turn import Kept
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.role_control import NoRoleControl, RoleControl, role_control
+from firelane.gateway.engines.roles.role_control import NoRoleControl, RoleControl, role_control
 from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.files.upload import FORM_BYTES
-from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
 from firelane.gateway.http.exchange import Route
 from firelane.gateway.http.listener import PROTOCOL, Listener
@@ -38,7 +39,6 @@ from firelane.gateway.requests.control import FIXED, NodeControl
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.node_metrics import add_node_metrics
-from firelane.gateway.requests.response_turn import Kept
 from firelane.gateway.requests.text_side import read_text_side
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.services import Services

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from firelane.child_process import Replacements
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
+from firelane.gateway.conversations.turn import Kept
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.control import NodeControl
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.models import Models
-from firelane.gateway.requests.response_turn import Kept
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.tenants.registry import Tenants
 

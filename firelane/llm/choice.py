@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from firelane.llm.outputs import CompletionOutput, Logprob, RequestOutput
 from firelane.llm.params import SamplingParams
-from firelane.text.detokenize import SequenceText, make_detokenizer
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.detokenize import SequenceText, make_detokenizer
+from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.wire.frames import NewRequest, TokenLogprobs
 
 

@@ -25,13 +25,13 @@ from firelane.llm.engine import Engine
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
 from firelane.sources.resolve import resolve
-from firelane.text.assistant import Assistant, RenderedChat
+from firelane.text.chat.assistant import Assistant, RenderedChat
 from firelane.text.deltas import Content, Delta
 from firelane.text.model_files import ModelFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
 from firelane.text.sampling import FALLBACKS, Fallback, default_sampling, wire_sampling
-from firelane.text.tokenizer import load_tokenizer
-from firelane.text.tokenizer_source import tokenizer_directory
+from firelane.text.tokens.tokenizer import load_tokenizer
+from firelane.text.tokens.tokenizer_source import tokenizer_directory
 from firelane.weights.progress import Progress, silent
 from firelane.wire.frames import NewRequest, Pooling, Sampling
 

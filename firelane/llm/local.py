@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from firelane.contract import Executor
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
-from firelane.engine.identity import checkpoint_identity, model_identity
-from firelane.engine.load import load_executor, rotation_identity
 from firelane.engine.policies import make_policy
-from firelane.engine.tiers import files_identity, open_tiers
+from firelane.engine.process.identity import checkpoint_identity, model_identity
+from firelane.engine.process.load import load_executor, rotation_identity
+from firelane.engine.process.tiers import files_identity, open_tiers
 from firelane.engine_config import EngineConfig
 from firelane.kv import SnapshotRule
 from firelane.llm.channel import LocalChannel

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib
 import logging
-import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import firelane.models
+import firelane.models.families
 from firelane.errors import UnsupportedModelError
-from firelane.models.composite import language_model
-from firelane.models.computed import check_computed
-from firelane.models.config import ConfigReader
+from firelane.models.config.composite import language_model
+from firelane.models.config.computed import check_computed
+from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
 from firelane.program.values import DType
 
@@ -82,7 +81,7 @@ def _family(names: list[str]) -> Family:
     modules = _modules()
     for name in names:
         if name in modules:
-            return cast(Family, importlib.import_module(f"firelane.models.{modules[name]}"))
+            return cast(Family, importlib.import_module(modules[name]))
     known = ", ".join(sorted(modules))
     raise UnsupportedModelError(
         f"config.json: architecture {names[0]!r} is not supported; supported: {known}"
@@ -92,12 +91,15 @@ def _family(names: list[str]) -> Family:
 def _modules() -> dict[str, str]:
     """The module of each architecture. Sources are searched, not imported: a start needs one of them."""
     found: dict[str, str] = {}
-    for module in pkgutil.iter_modules(firelane.models.__path__):
-        source = Path(firelane.models.__path__[0], f"{module.name}.py")
-        declared = None if module.ispkg else DECLARED.search(source.read_text(encoding="utf-8"))
+    families = Path(firelane.models.families.__path__[0])
+    for source in sorted(families.rglob("*.py")):
+        declared = DECLARED.search(source.read_text(encoding="utf-8"))
+        module = ".".join(
+            (firelane.models.families.__name__, *source.relative_to(families).with_suffix("").parts)
+        )
         for name in NAME.findall(declared[1]) if declared else ():
-            assert name not in found, f"{name} is in {found[name]}.py and in {module.name}.py"
-            found[name] = module.name
+            assert name not in found, f"{name} is in {found[name]} and in {module}"
+            found[name] = module
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from firelane.errors import ModelNotFoundError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.sources.hub import download_config
 from firelane.sources.resolve import HUB_ID, resolve
 

@@ -17,7 +17,7 @@ from firelane.sources.remote import RemoteModel
 from firelane.storage import cache_directory, is_in_use, locked, remove_leftovers, try_lock
 from firelane.stores.client import ObjectStore
 from firelane.weights.progress import Progress, silent
-from firelane.weights.remote import read_index
+from firelane.weights.storage.remote import read_index
 
 log = logging.getLogger(__name__)
 

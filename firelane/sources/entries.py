@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane.sources.remote import url_key
-from firelane.weights.loader import SUFFIX
-from firelane.weights.remote import NAME, read_index
-from firelane.weights.source import Source
+from firelane.weights.packing.loader import SUFFIX
+from firelane.weights.packing.source import Source
+from firelane.weights.storage.remote import NAME, read_index
 
 GIB = 1 << 30
 HUB_PREFIX = "models--"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from firelane.storage import sync_directory
 from firelane.stores.client import ObjectStore
 from firelane.stores.objects import StoredObject
-from firelane.weights.remote import PART_BYTES, READERS
+from firelane.weights.storage.remote import PART_BYTES, READERS
 
 RECORD = np.dtype([("number", "<u4"), ("digest", "<u8")])
 HEAD_BYTES = 32

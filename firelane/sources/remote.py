@@ -19,8 +19,8 @@ from firelane.sources import files
 from firelane.storage import cache_directory, write_whole
 from firelane.stores.client import ObjectStore
 from firelane.stores.objects import StoredObject
-from firelane.weights import checked_json
-from firelane.weights.remote import (
+from firelane.weights.storage import checked_json
+from firelane.weights.storage.remote import (
     NAME,
     READERS,
     VERSION,
@@ -30,7 +30,7 @@ from firelane.weights.remote import (
     header_path,
     read_index,
 )
-from firelane.weights.safetensors import MAX_HEADER_BYTES
+from firelane.weights.storage.safetensors import MAX_HEADER_BYTES
 
 SINGLE = "model.safetensors"
 FIRST_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from firelane.errors import TokenizerError
 from firelane.storage import read_regular
-from firelane.text import named_templates
+from firelane.text.rendering import named_templates
 from firelane.wire.frames import Pooling
 
 log = logging.getLogger(__name__)

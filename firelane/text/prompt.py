@@ -13,11 +13,11 @@ from firelane.api.sampling import SamplingFields
 from firelane.child_process import Replacements
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
-from firelane.text.encoder import TextEncoder, TextRoom, pack_prompts, unpack_ids
 from firelane.text.model_files import ModelFiles
+from firelane.text.rendering.template_process import TemplateRenderer
 from firelane.text.sampling import Fallback, default_sampling, wire_sampling
-from firelane.text.template_process import TemplateRenderer
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.encoder import TextEncoder, TextRoom, pack_prompts, unpack_ids
+from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.wire.frames import Pooling, Ready, Sampling
 
 DEFAULT_COMPLETION_TOKENS = 16

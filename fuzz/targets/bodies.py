@@ -6,27 +6,27 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from firelane.api.batches import BatchRequest
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
-from firelane.api.conversations import ConversationRequest, ConversationUpdate, ItemsRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest
 from firelane.api.errors import describe
-from firelane.api.messages import CountTokensRequest, MessagesRequest
 from firelane.api.models import DetokenizeRequest, TokenizeRequest
 from firelane.api.node import NodeRequest, keep_seconds
-from firelane.api.ollama import (
+from firelane.api.stored.batches import BatchRequest
+from firelane.api.stored.conversations import ConversationRequest, ConversationUpdate, ItemsRequest
+from firelane.api.stored.responses import ResponsesRequest
+from firelane.errors import RequestError
+from firelane.gateway.apis.embeddings.score_types import RerankRequest, ScoreRequest
+from firelane.gateway.apis.messages.types import CountTokensRequest, MessagesRequest
+from firelane.gateway.apis.ollama.types import (
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaShowRequest,
 )
-from firelane.api.responses import ResponsesRequest
-from firelane.api.scores import RerankRequest, ScoreRequest
-from firelane.api.workers_ai import RunRequest
-from firelane.errors import RequestError
+from firelane.gateway.apis.workers_ai.types import RunRequest
 from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 

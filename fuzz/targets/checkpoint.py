@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from firelane.errors import FirelaneError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import INDEX, SINGLE
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.storage.files import INDEX, SINGLE
 from fuzz.draw import Draw
 from fuzz.target import Target
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from firelane.backends.cpu import attach
+from firelane.backends.cpu.ranks.hosts import attach
 from firelane.errors import PeerLostError
 from firelane.gateway.processes import control
 from firelane.kv.transfer import messages as pages

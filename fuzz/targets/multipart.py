@@ -8,7 +8,7 @@ import atexit
 from pathlib import Path
 from typing import Any, cast
 
-from firelane.api.files import FileObject
+from firelane.api.stored.files import FileObject
 from firelane.errors import RequestError
 from firelane.gateway.files.upload import Upload, boundary_of
 from firelane.gateway.http.exchange import Request

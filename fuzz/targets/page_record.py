@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firelane.gateway.engines.page_record import LEAST_PAGES, PageRecord
+from firelane.gateway.engines.routing.page_record import LEAST_PAGES, PageRecord
 from firelane.wire.cache_events import numbers_of
 from fuzz.draw import Draw
 from fuzz.target import Target

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from firelane.errors import CheckpointError
-from firelane.weights.fingerprint import FileStamp
 from firelane.weights.lossless.file import open_weights
-from firelane.weights.reader import Bytes, ReadBuffer
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.storage.fingerprint import FileStamp
+from firelane.weights.storage.reader import Bytes, ReadBuffer
+from firelane.weights.storage.safetensors import SafetensorsFile
 from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 

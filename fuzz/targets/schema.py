@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.schemas import check_schema
+from firelane.api.reading.schemas import check_schema
 from firelane.engine.grammar.wide_objects import lark_of
 from firelane.errors import RequestError
-from firelane.text.closed_schema import closed
-from firelane.text.constraints import single_line
-from firelane.text.schema_keywords import held, not_held
+from firelane.text.schemas.closed_schema import closed
+from firelane.text.schemas.constraints import single_line
+from firelane.text.schemas.schema_keywords import held, not_held
+from firelane.text.schemas.typed_schema import typed
 from firelane.text.tools.parameters import kinds_of
-from firelane.text.typed_schema import typed
 from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from firelane.text.detokenize import SequenceText, StopMatcher, TableDetokenizer
+from firelane.text.tokens.detokenize import SequenceText, StopMatcher, TableDetokenizer
 from fuzz.pieces import pieces
 from fuzz.target import Target
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.template_process import TemplateRenderer, encoded
+from firelane.text.rendering.template_process import TemplateRenderer, encoded
 from fuzz import template_texts
 from fuzz.draw import Draw
 from fuzz.target import Target

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.template import ChatTemplate
 from fuzz.target import Target
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": [1, {"b": "é"}]}}}

@@ -3,9 +3,9 @@ gives the same content, reasoning and calls in one piece, letter by letter and i
 
 from __future__ import annotations
 
+from firelane.text.chat.reasoning import MARKS, with_reasoning
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
 from firelane.text.parsers import TOOL_PARSERS
-from firelane.text.reasoning import MARKS, with_reasoning
 from firelane.text.tools.families import named_family
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer
 from firelane.text.tools.tool import Tool

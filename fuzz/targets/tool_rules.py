@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.schemas import check_schema
+from firelane.api.reading.schemas import check_schema
 from firelane.errors import RequestError
 from firelane.text.parsers import TOOL_PARSERS
 from firelane.text.tools.families import named_family

@@ -11,13 +11,13 @@ import pytest
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
 from firelane.api.decode import BodyDecoder
-from firelane.api.field_names import ALIASES, COMPANIONS, REFUSED
-from firelane.api.messages import MessagesRequest
-from firelane.api.ollama import OllamaChatRequest, OllamaGenerateRequest
-from firelane.api.responses import ResponsesRequest
+from firelane.api.reading.field_names import ALIASES, COMPANIONS, REFUSED
 from firelane.api.sampling import AnswerFields
-from firelane.api.workers_ai import RunRequest
+from firelane.api.stored.responses import ResponsesRequest
 from firelane.errors import RequestError
+from firelane.gateway.apis.messages.types import MessagesRequest
+from firelane.gateway.apis.ollama.types import OllamaChatRequest, OllamaGenerateRequest
+from firelane.gateway.apis.workers_ai.types import RunRequest
 
 USER = [{"role": "user", "content": "x"}]
 GOOD = {

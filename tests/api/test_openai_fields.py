@@ -11,7 +11,7 @@ from openai.resources.completions import Completions
 
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
-from firelane.api.field_names import REFUSED
+from firelane.api.reading.field_names import REFUSED
 
 CLIENT_ONLY = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from firelane.api import slices
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest
 from firelane.api.models import DetokenizeRequest
-from firelane.api.responses import ResponsesRequest
+from firelane.api.reading import slices
+from firelane.api.stored.responses import ResponsesRequest
 from firelane.errors import RequestError
 
 TEXT = "é\u2028\\n" * 4000

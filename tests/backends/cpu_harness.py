@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.cpu.compile import KernelCompiler
+from firelane.backends.cpu.codegen.compile import KernelCompiler
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.native import Library
 from firelane.contract import (
     NO_SNAPSHOT,
@@ -32,9 +32,9 @@ from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from firelane.weights import coded
-from firelane.weights.formats import Format, pack
-from firelane.weights.plan import plan
+from firelane.weights.formats import coded
+from firelane.weights.formats.formats import Format, pack
+from firelane.weights.packing.plan import plan
 from tests.models.dense import DenseSpec, dense_program
 from tests.models.joined import program_of
 

@@ -122,7 +122,7 @@ class Kernel:
 
     def __init__(self, isa: str, cache_dir: Path) -> None:
         # Now: the CPU backend needs the base install, and tests of kernels on a GPU have only NumPy.
-        from firelane.backends.cpu.contract_source import contract_source
+        from firelane.backends.cpu.codegen.contract_source import contract_source
 
         cpu = cpu_identity()
         source = SOURCE % {

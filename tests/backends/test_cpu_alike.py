@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from firelane.backends.cpu.alike import alike, op_parts
-from firelane.backends.cpu.codegen import generate
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.codegen import generate
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.ops import Embed, ExpertLinear, Gather, Sample

@@ -10,8 +10,8 @@ from cpu_harness import small_spec
 
 from firelane.backends.cpu import cached_estimate as module
 from firelane.backends.cpu.cached_estimate import Bits, Cached, cached_estimate
-from firelane.weights import checked_json
-from firelane.weights.formats import Format
+from firelane.weights.formats.formats import Format
+from firelane.weights.storage import checked_json
 from tests.models.dense import dense_program
 
 PROGRAM = dense_program(small_spec(hidden_size=128, mlp_size=202))

@@ -12,7 +12,7 @@ import pytest
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.ops import HeadShape
 from firelane.program.values import DType, Weight
-from firelane.weights.formats import Format
+from firelane.weights.formats.formats import Format
 from tests.backends.cpu_harness import HERE, Chunk, Machine, RandomWeights, apart, limits, machine, small_spec
 from tests.models.dense import dense_program
 from tests.models.experts import ExpertsSpec, experts_program

@@ -6,7 +6,7 @@ import pytest
 from executor_contract import LIMITS, ExecutorContract, RecurrentContract
 
 from firelane.contract import StepInputs
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.errors import CacheError
 from tests.models.families import make_checkpoint

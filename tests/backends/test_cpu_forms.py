@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from cpu_harness import small_spec
 
-from firelane.backends.cpu.forms import CODED_FORMS, Choice, choose, wanted_forms
+from firelane.backends.cpu.codegen.forms import CODED_FORMS, Choice, choose, wanted_forms
 from firelane.native.machine import ISAS
 from firelane.program.values import DType, Weight
-from firelane.weights.formats import Format
+from firelane.weights.formats.formats import Format
 from tests.models.dense import dense_program
 
 W4, W3 = CODED_FORMS

@@ -11,13 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.cpu.compile import SOURCES, KernelCompiler
-from firelane.backends.cpu.contract_source import contract_source
-from firelane.backends.cpu.matrices import DECODERS
+from firelane.backends.cpu.codegen.compile import SOURCES, KernelCompiler
+from firelane.backends.cpu.codegen.contract_source import contract_source
+from firelane.backends.cpu.codegen.matrices import DECODERS
 from firelane.backends.cpu.native import CodedStruct
 from firelane.native.machine import compile_flags, cpu_identity, supported_isas
-from firelane.weights.formats import GROUPINGS, Format
-from firelane.weights.grouped import decode, encode, panel_bytes
+from firelane.weights.formats.formats import GROUPINGS, Format
+from firelane.weights.formats.grouped import decode, encode, panel_bytes
 from tests.backends.cpu_harness import aligned
 from tests.weights.test_grouped import random_codes
 

@@ -19,7 +19,7 @@ from firelane.backends import cpu
 from firelane.contract import Executor
 from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.errors import MachineError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from tests.backends.test_cpu_ranks import DTYPE, FAMILY, HAS_CORES, load, run, run_for_ever, serve
 from tests.models.families import make_checkpoint
@@ -64,7 +64,7 @@ def config_of(
 def start(config: EngineConfig, own: int = 1) -> subprocess.Popen[str]:
     """The process of another host."""
     config = msgspec.structs.replace(config, hosts=msgspec.structs.replace(config.hosts, own=own))
-    command = [sys.executable, "-m", "firelane.engine.headless", config.to_json()]
+    command = [sys.executable, "-m", "firelane.engine.process.headless", config.to_json()]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env.for_child())
 
 

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from firelane import env
-from firelane.backends.cpu.compile import SOURCES
-from firelane.backends.cpu.contract_source import contract_source
+from firelane.backends.cpu.codegen.compile import SOURCES
+from firelane.backends.cpu.codegen.contract_source import contract_source
 from firelane.native.machine import compile_flags, cpu_identity
 from firelane.native.toolchain import BASE_FLAGS, Toolchain, find_compiler, zig_flags
 

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.cpu.compile import KernelCompiler
+from firelane.backends.cpu.codegen.compile import KernelCompiler
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.loader import check_integers
 from firelane.backends.cpu.native import Library
 from firelane.errors import UsageError
@@ -23,9 +23,9 @@ from firelane.program.integer_products import IntegerMatrix
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType, Weight
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.formats import GROUPINGS, Format, packed_rows, source_rows
-from firelane.weights.grouped import encode, panel_bytes
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.formats import GROUPINGS, Format, packed_rows, source_rows
+from firelane.weights.formats.grouped import encode, panel_bytes
 from tests.backends.cpu_harness import (
     HERE,
     Chunk,

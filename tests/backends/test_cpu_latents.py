@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.layout import check_heads
+from firelane.backends.cpu.codegen.layout import check_heads
 from firelane.contract import CAUSAL, Window
 from firelane.errors import UnsupportedModelError
 from firelane.program.cache import CacheLayer

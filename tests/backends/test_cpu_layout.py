@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from firelane.backends.cpu import load
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import UnsupportedModelError, UsageError
 from firelane.program.ops import HeadShape

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firelane.backends.cpu import compile as compiling
+from firelane.backends.cpu.codegen import compile as compiling
 from tests.backends.cpu_harness import Chunk, machine, small_spec
 
 

@@ -22,11 +22,11 @@ import pytest
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.cpu import compile as cpu_compile
 from firelane.backends.cpu.alike import alike
-from firelane.backends.cpu.compile import KernelCompiler
+from firelane.backends.cpu.codegen import compile as cpu_compile
+from firelane.backends.cpu.codegen.compile import KernelCompiler
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import LinkSizes, RankLink
 from firelane.backends.cpu.native import Library
 from firelane.backends.ranks.member import limits_of
@@ -40,8 +40,8 @@ from firelane.program.ops import AwaitCache, ExpertGatedLinear
 from firelane.program.program import Program
 from firelane.program.reference import materialise
 from firelane.program.values import DType, Rows, Value, Weight
-from firelane.weights.formats import pack
-from firelane.weights.plan import plan
+from firelane.weights.formats.formats import pack
+from firelane.weights.packing.plan import plan
 from tests.backends.cpu_harness import (
     HERE,
     Chunk,

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from firelane.backends import cpu
-from firelane.backends.cpu.layout import Meeting
+from firelane.backends.cpu.codegen.layout import Meeting
 from firelane.backends.cpu.ranks import interconnect
 from firelane.backends.cpu.ranks.pages import RankPages
 from firelane.backends.ranks.group import RankGroup
 from firelane.contract import Executor
-from firelane.engine import pulls, tier_reads
-from firelane.engine.standby import EngineStandby
-from firelane.engine.tiers import open_tiers
+from firelane.engine.pages import pulls, tier_reads
+from firelane.engine.process.standby import EngineStandby
+from firelane.engine.process.tiers import open_tiers
 from firelane.engine_config import ExecutorConfig, TiersConfig
 from firelane.errors import UsageError
 from firelane.kv import SnapshotRule
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_programs
 from firelane.program.ops import LatentCache, RopeAndCache

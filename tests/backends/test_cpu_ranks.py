@@ -21,7 +21,7 @@ from firelane.backends.ranks.group import RankGroup
 from firelane.contract import Executor, StepInputs
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
 from tests.backends.cpu_harness import Chunk, fill, set_greedy

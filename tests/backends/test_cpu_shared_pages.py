@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.memory import HUGE_PAGE_BYTES, shared_zeroed
 from firelane.backends.cpu.page_pool import PagePool, StatePool, layout_id, state_layout_id
 from firelane.contract import StepLimits, Window

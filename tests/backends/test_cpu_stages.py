@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.link import LinkSizes
 from firelane.backends.ranks.member import GroupSizes, limits_of
 from firelane.contract import StepLimits

@@ -14,8 +14,8 @@ from firelane.bench.disagg import (
 from firelane.bench.disagg_loads import LOADS, Arrival, arrivals
 from firelane.bench.disagg_model import DisaggMachine
 from firelane.errors import UsageError
-from firelane.gateway.engines.role_controller import RoleController, RoleRule
-from firelane.gateway.engines.role_targets import RoleTargets
+from firelane.gateway.engines.roles.role_controller import RoleController, RoleRule
+from firelane.gateway.engines.roles.role_targets import RoleTargets
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from tests.bench.test_scripts import load
 
 TOY = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "head_dim": 32, "vocab_size": 128}

@@ -12,7 +12,7 @@ from firelane.contract import CAUSAL
 from firelane.doctor.limits import Limits
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.sources.resolve import EMBEDDED

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.values import StepShape
 from firelane.sources.resolve import EMBEDDED
-from firelane.weights.formats import Format
+from firelane.weights.formats.formats import Format
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("figures", "report", "published", "plot", "starts", "steps", "at_rest")

@@ -10,7 +10,7 @@ from firelane.bench import offline
 from firelane.bench.offline import WORKLOADS, Figures, Result, Workload, choose, format_figures, measure
 from firelane.doctor.limits import Limits
 from firelane.errors import UsageError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.sources.resolve import EMBEDDED

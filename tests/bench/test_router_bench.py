@@ -9,7 +9,7 @@ from firelane.bench.router import Simulation, format_router, run_router, simulat
 from firelane.bench.router_engine import EngineSpeed
 from firelane.bench.router_traces import TRACES, Session, Turn
 from firelane.errors import UsageError
-from firelane.gateway.engines.policies import LeastRequests, LeastTokens
+from firelane.gateway.engines.routing.policies import LeastRequests, LeastTokens
 
 SPEED = EngineSpeed(prefill_tokens_per_s=1000.0, step_s=0.01, sequence_s=0.001, chunk_tokens=500)
 

@@ -112,5 +112,5 @@ def test_one_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPat
     before = len(list(Path("/proc/self/fd").iterdir()))
     monkeypatch.setattr(child_module.sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError):
-        Child.connected(["firelane.text.template_worker"], os.environ)
+        Child.connected(["firelane.text.rendering.template_worker"], os.environ)
     assert len(list(Path("/proc/self/fd").iterdir())) == before

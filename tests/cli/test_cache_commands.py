@@ -12,12 +12,12 @@ import pytest
 
 from firelane import env
 from firelane.cli import main
-from firelane.cli.served_models import served_name
 from firelane.errors import StoreError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
+from firelane.server.options.served_models import served_name
 from firelane.sources.resolve import EMBEDDED, resolve
-from firelane.weights.loader import load_packed
+from firelane.weights.packing.loader import load_packed
 from tests.stores.s3_server import Fault, S3Server, s3_server
 
 URL = "s3://bucket/model"

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from firelane.cli import chat
-from firelane.cli.chat_session import HELP, Session
-from firelane.cli.chat_source import Message, ServerSource, Settings
+from firelane.cli.chat_command.session import HELP, Session
+from firelane.cli.chat_command.source import Message, ServerSource, Settings
 from firelane.errors import FirelaneError, MachineError, RequestError, UsageError
 from firelane.text.deltas import Content, Delta, Reasoning
 

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from firelane.cli import build_parser, cluster_options, engine_options
-from firelane.cli.option_sets import SERVE
+from firelane.cli import build_parser
 from firelane.cluster.addresses import Address
 from firelane.cluster.config import ENGINES_PORT
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.gateway.config import ModelConfig
 from firelane.options import fields
+from firelane.server.options import cluster as cluster_options
+from firelane.server.options import engine as engine_options
+from firelane.server.options.sets import SERVE
 from firelane.sources.resolve import EMBEDDED
 
 TLS = ["--engine-tls-ca", "a.pem", "--engine-tls-cert", "b.pem", "--engine-tls-key", "c.pem"]

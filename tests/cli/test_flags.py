@@ -9,7 +9,7 @@ import pytest
 
 from firelane import env
 from firelane.backends import AUTO, BACKENDS
-from firelane.cli import build_parser, options
+from firelane.cli import build_parser
 from firelane.engine_config import (
     ACTIVATION_DTYPES,
     DTYPES,
@@ -24,6 +24,7 @@ from firelane.engine_config import (
     EngineConfig,
 )
 from firelane.options import declared
+from firelane.server.options import shared as options
 
 ENGINE = (
     "--threads --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size --max-num-seqs "

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from firelane.cli import build_parser, host_options
+from firelane.cli import build_parser
 from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.errors import UsageError
 from firelane.options import Values
+from firelane.server.options import hosts as host_options
 
 LWS = {"LWS_LEADER_ADDRESS": "lead.ns", "LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "3"}
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.model_engines import ModelEngines
 from firelane.engine_config import EngineConfig
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.recovery import NoRecovery
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery.recovery import NoRecovery
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.model_engines import ModelEngines
 from firelane.wire.frames import Asleep, Awake, Ready
 
 ROLES = ("prefill", "decode")

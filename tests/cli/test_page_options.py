@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from firelane.cli import build_parser, router_options
-from firelane.cli.engine_options import engine_config, engine_options
-from firelane.cli.page_options import with_pages
+from firelane.cli import build_parser
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.node.remote_peers import RemotePeersConfig
+from firelane.server.options import router as router_options
+from firelane.server.options.engine import engine_config, engine_options
+from firelane.server.options.pages import with_pages
 
 HERE = ("--kv-transfer-address", "10.0.0.1:5600")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from firelane.cli.progress import ProgressDisplay
+from firelane.server.progress import ProgressDisplay
 from firelane.telemetry import logs
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from firelane.cli import main
-from firelane.cli.quantize import FORMATS
+from firelane.cli.model_commands.quantize import FORMATS
 from firelane.sources.resolve import EMBEDDED
 from firelane.weights.quantizing.schemes import SCHEMES
 from tests.cli.test_cli import firelane_command

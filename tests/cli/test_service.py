@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
-from firelane.cli import build_parser, engine_options, gateway_options
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.engines import GatewayEngines
-from firelane.cli.node_plan import fixed_models
-from firelane.cli.process_setup import raise_file_limit
-from firelane.cli.progress import ProgressDisplay
-from firelane.cli.served_models import ServedModels
-from firelane.cli.service import _Service
-from firelane.cli.start_lines import cache_text, products_text, role_text, states_text
+from firelane.cli import build_parser
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.options import fields
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.engines import GatewayEngines
+from firelane.server.node_plan import fixed_models
+from firelane.server.options import engine as engine_options
+from firelane.server.options import gateway as gateway_options
+from firelane.server.options.served_models import ServedModels
+from firelane.server.process_setup import raise_file_limit
+from firelane.server.progress import ProgressDisplay
+from firelane.server.service import _Service
+from firelane.server.start_lines import cache_text, products_text, role_text, states_text
 from firelane.wire.frames import Loading
 
 

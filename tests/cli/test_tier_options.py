@@ -10,10 +10,10 @@ import pytest
 
 from firelane import backends
 from firelane.cli import build_parser
-from firelane.cli.engine_options import engine_config
 from firelane.engine_config import GIB, EngineConfig, HostsConfig, TiersConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
+from firelane.server.options.engine import engine_config
 
 
 def config(*options: str) -> TiersConfig | None:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from firelane import backends
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.travelling_pages import check_mapped, check_travelling
 from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.errors import UsageError
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.options.travelling_pages import check_mapped, check_travelling
 
 HOSTS = HostsConfig(count=2, own=0, address="127.0.0.1", port=1)
 RANKS = {"tensor_parallel_size": 2}
@@ -59,7 +59,7 @@ def test_engines_with_roles_have_shared_memory_where_there_is_such(monkeypatch: 
     found = {}
     for name, has_gpu in (("auto", True), ("auto", False), ("cuda", True), ("cpu", True), ("null", True)):
         is_gpu = {"auto": has_gpu, "cuda": True}.get(name, False)
-        monkeypatch.setattr("firelane.cli.engine_shares.takes_gpu", lambda _, is_gpu=is_gpu: is_gpu)
+        monkeypatch.setattr("firelane.server.engine_shares.takes_gpu", lambda _, is_gpu=is_gpu: is_gpu)
         options = EngineOptions(engine=engine(backend=name), replicas=2, prefill=1, decode=1)
         configs = options.configs()
         assert [config.role for config in configs] == ["prefill", "decode"]

@@ -14,8 +14,8 @@ from firelane.cluster.dial import dial
 from firelane.cluster.host import EngineHost
 from firelane.cluster.remote_engine import BackOff
 from firelane.cluster.remote_fleet import RemoteFleet
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.link.framing import FrameReader, encode
 from firelane.link.greeting import hello as hello_with

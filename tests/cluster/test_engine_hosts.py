@@ -14,8 +14,8 @@ from firelane.cluster.addresses import Place
 from firelane.cluster.dial import dial
 from firelane.errors import PeerLostError, UsageError
 from firelane.gateway.engines.forgetting import forget_tenant
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.recovery import ENOUGH_PROOFS
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.recovery.recovery import ENOUGH_PROOFS
 from firelane.link.greeting import hello
 from firelane.link.tls import TlsFiles
 from firelane.wire.frames import PROTOCOL_VERSION

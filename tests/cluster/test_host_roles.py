@@ -7,8 +7,8 @@ import pytest
 from hosts_support import Engine, play, until
 
 from firelane.errors import RequestError
-from firelane.gateway.engines.roles import change_role
-from firelane.gateway.engines.routing import WORTH_TOKENS, Router
+from firelane.gateway.engines.roles.roles import change_role
+from firelane.gateway.engines.routing.routing import WORTH_TOKENS, Router
 from firelane.link.framing import encode
 from firelane.wire.cache_events import PageChanges, numbers_bytes
 from firelane.wire.page_names import PAGE_TOKENS, page_names

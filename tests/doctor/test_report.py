@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firelane.backends.cuda import gpu_detection
+from firelane.backends.cuda.device import gpu_detection
 from firelane.doctor import report as doctor
 from firelane.doctor.limits import Limits
 from firelane.env import Environment

@@ -8,11 +8,11 @@ import pytest
 
 from firelane.cli import main
 from firelane.doctor.verify import verify_cache
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.native.toolchain import append_digest
-from firelane.weights import checked_json
-from firelane.weights.loader import load_packed
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.storage import checked_json
 from tests.models.families import make_checkpoint
 
 

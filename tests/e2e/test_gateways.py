@@ -41,7 +41,7 @@ def gateways(server: ServerProcess) -> list[int]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"firelane.cli.gateway_process\0" in command:
+        if b"firelane.server.gateway_process\0" in command:
             found.append(pid)
     return sorted(found)
 

@@ -15,7 +15,7 @@ import pytest
 from firelane import LLM, SamplingParams
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.program.recipes import widened
-from firelane.weights.bf16 import bf16_bits
+from firelane.weights.formats.bf16 import bf16_bits
 from tests.models import toy_dense
 from tests.models.families import make_checkpoint, random_tensors
 from tests.models.gguf_writer import write_gguf

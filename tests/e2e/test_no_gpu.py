@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from firelane import LLM
-from firelane.backends.cuda import gpu_detection
+from firelane.backends.cuda.device import gpu_detection
 from firelane.errors import MachineError
 from tests.backends.cuda.test_cuda_gpu_detection import DEFAULTS, SOURCE
 

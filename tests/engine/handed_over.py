@@ -9,8 +9,8 @@ from itertools import chain
 
 import pytest
 
-from firelane.engine import pulls
-from firelane.gateway.engines.in_flight import InFlight
+from firelane.engine.pages import pulls
+from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.kv.transfer import ExportedPool, PeerTransfer
 from firelane.wire.frames import NewRequest
 from tests.engine.driver import Driver

@@ -11,9 +11,9 @@ import pytest
 
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.contract import CAUSAL, Chunk
-from firelane.engine import tier_reads
-from firelane.engine.load import load_executor
-from firelane.engine.tiers import open_tiers
+from firelane.engine.pages import tier_reads
+from firelane.engine.process.load import load_executor
+from firelane.engine.process.tiers import open_tiers
 from firelane.engine_config import EngineConfig, TiersConfig
 from firelane.kv import SnapshotRule
 from firelane.models.registry import load_program

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from firelane.engine.grammar.queue import grammar_queue
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar
 from tests.engine.handed_over import handed_over

@@ -10,7 +10,7 @@ import pytest
 
 from firelane.contract.limits import sequence_pages
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.kv import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit, TokenLogprobs

@@ -16,7 +16,7 @@ from tests.node.engine_gateway import CONFIG
 
 ENGINE = """
 import socket, sys
-from firelane.engine import process
+from firelane.engine.process import process
 from firelane.errors import MachineError
 from firelane.telemetry import logs
 from firelane.engine_config import EngineConfig

@@ -15,7 +15,7 @@ import transformers
 from numpy.typing import NDArray
 
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 from tests.models.families import make_checkpoint

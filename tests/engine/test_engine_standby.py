@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from firelane.contract import GivenBack
-from firelane.engine.process import _can_sleep
-from firelane.engine.standby import EngineStandby
+from firelane.engine.process.process import _can_sleep
+from firelane.engine.process.standby import EngineStandby
 from firelane.engine_config import EngineConfig
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from firelane.engine.policies.accounts import BURST_TOKENS, RECENT_S, Accounts
 from firelane.engine.policies.fair_queue import FairQueue
-from firelane.engine.sequence import Sequence, TenantInfo
+from firelane.engine.sequences.sequence import Sequence, TenantInfo
 from firelane.kv import PrefixChain
 from firelane.wire.frames import Sampling
 

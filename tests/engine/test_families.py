@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import Executor
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.kv.states import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs

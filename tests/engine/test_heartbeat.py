@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from firelane.engine import heartbeat
-from firelane.engine.heartbeat import Heartbeat, Pulse
+from firelane.engine.process import heartbeat
+from firelane.engine.process.heartbeat import Heartbeat, Pulse
 from firelane.errors import PeerLostError
 from firelane.wire.frames import Beat
 

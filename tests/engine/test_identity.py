@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from firelane.engine.identity import checkpoint_identity, model_identity
+from firelane.engine.process.identity import checkpoint_identity, model_identity
 from firelane.engine_config import EngineConfig
 
 

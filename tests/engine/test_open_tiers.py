@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from firelane.engine import tiers
-from firelane.engine.tiers import NO_TIERS, open_tiers
+from firelane.engine.process import tiers
+from firelane.engine.process.tiers import NO_TIERS, open_tiers
 from firelane.engine_config import TiersConfig
 from firelane.errors import UsageError
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, Window
-from firelane.engine import pulls, tier_reads
-from firelane.engine.page_waits import PageWaits
-from firelane.engine.prerequisites import NoPrerequisites, Waited
+from firelane.engine.pages import pulls, tier_reads
+from firelane.engine.pages.page_waits import PageWaits
+from firelane.engine.sequences.prerequisites import NoPrerequisites, Waited
 from firelane.errors import RequestError
 from firelane.kv import SnapshotRule, WantedPage
 from firelane.kv.tiers import HostTier

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.engine.pooling import Pool
-from firelane.engine.sequence import Status
+from firelane.engine.sequences.pooling import Pool
+from firelane.engine.sequences.sequence import Status
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])

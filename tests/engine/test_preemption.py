@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.engine.draft import PlanDraft
 from firelane.engine.policies.victims import VictimChoice
+from firelane.engine.step.draft import PlanDraft
 
 
 def flood(d, request_of, count, **claim):

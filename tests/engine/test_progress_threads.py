@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 
-from firelane.engine.heartbeat import Pulse
-from firelane.engine.process import _progress_to
+from firelane.engine.process.heartbeat import Pulse
+from firelane.engine.process.process import _progress_to
 from firelane.link.channel import Channel
 from firelane.link.framing import FrameReader
 from firelane.wire.frames import FromEngine, Progress, ToEngine

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from firelane.contract import Window
-from firelane.engine import pulls
+from firelane.engine.pages import pulls
 from firelane.kv import SnapshotRule
 from firelane.kv.transfer.reader import StreamedCopy
 from tests.engine.handed_over import connected

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from firelane.child_process import Replacements
-from firelane.engine import rights
+from firelane.engine.process import rights
 from firelane.engine_config import STORE_INDEX, EngineConfig
 from firelane.errors import CacheError
-from firelane.weights.fingerprint import FileStamp
 from firelane.weights.gguf.index import NAME as GGUF_NAME
 from firelane.weights.gguf.index import VERSION, File, Index, write_index
+from firelane.weights.storage.fingerprint import FileStamp
 
 
 @pytest.fixture
@@ -110,12 +110,12 @@ def test_the_files_of_a_gguf_index_are_the_models(tmp_path: Path) -> None:
 
 
 def test_what_closes_the_sandbox_has_started_no_threads() -> None:
-    code = "import sys, firelane.engine.rights; sys.exit('numpy' in sys.modules)"
+    code = "import sys, firelane.engine.process.rights; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_index_of_a_store_goes_by_the_name_that_readers_know() -> None:
-    name = "firelane.weights.remote"
+    name = "firelane.weights.storage.remote"
     if importlib.util.find_spec(name) is None:
         pytest.skip("no reader of stores is installed")
     assert importlib.import_module(name).NAME == STORE_INDEX

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from firelane.engine.heartbeat import Pulse
-from firelane.engine.process import SocketChannel
+from firelane.engine.process.heartbeat import Pulse
+from firelane.engine.process.process import SocketChannel
 from firelane.link.channel import Channel
 from firelane.link.framing import encode
 from firelane.wire.frames import Abort, Drain, NewRequest, Rejected, Sampling, Submit, ToEngine

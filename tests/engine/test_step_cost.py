@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.engine.step_cost import LONG_TOKENS, OUTLIER, SHORT_TOKENS, StepCost
+from firelane.engine.step.step_cost import LONG_TOKENS, OUTLIER, SHORT_TOKENS, StepCost
 
 
 def test_short_and_long_steps_are_means_of_their_own():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from firelane.engine.step_time import FRESH_STEPS, SAMPLES, StepTimeModel
+from firelane.engine.step.step_time import FRESH_STEPS, SAMPLES, StepTimeModel
 
 
 def noted(step_s, sizes):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, Window
-from firelane.engine import pulls, tier_reads
+from firelane.engine.pages import pulls, tier_reads
 from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import AdmitAll, AdmitReused, CachedMemory, HostTier, TieredPages

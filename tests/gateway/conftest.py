@@ -18,9 +18,9 @@ from service import Service
 
 from firelane.gateway import server
 from firelane.gateway.config import GatewayConfig, HttpLimits, ModelConfig
-from firelane.gateway.engines.recovery import Recovery
+from firelane.gateway.engines.recovery.recovery import Recovery
 from firelane.text import prompt
-from firelane.text.template_process import TemplateRenderer
+from firelane.text.rendering.template_process import TemplateRenderer
 from tests.text.toy_model import byte_tokenizer, write_model
 
 MODEL_FIELDS = {field.name for field in dataclasses.fields(ModelConfig)}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from firelane.engine.requests import check_generates
+from firelane.engine.sequences.requests import check_generates
 from firelane.errors import RequestError
 from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import (

@@ -14,9 +14,9 @@ import tokenizers
 from fake_engine import FakeEngine
 
 from firelane.gateway.config import GatewayConfig
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.recovery import Recovery
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery.recovery import Recovery
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.server import Gateway

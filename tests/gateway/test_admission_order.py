@@ -9,11 +9,11 @@ import httpx
 import pytest
 from batch_support import hold, hurry, results, start, wait
 
-from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.requests.admission import HELD
 from firelane.gateway.tenants.keyfile import hashed
-from firelane.text.template import ChatTemplate
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.rendering.template import ChatTemplate
+from firelane.text.tokens.tokenizer import Tokenizer
 
 KEY = "fl-acme-0123456789abcdef"
 CHAT = {"messages": [{"role": "user", "content": "hey"}], "max_tokens": 3}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from firelane.api.batches import LineError, LineResponse, ResultLine
+from firelane.api.stored.batches import LineError, LineResponse, ResultLine
 from firelane.gateway.batches.input import scan
 from firelane.gateway.batches.results import ResultFile, Results, encode_line
 

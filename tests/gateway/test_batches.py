@@ -6,8 +6,8 @@ import openai
 import pytest
 from batch_support import URL, hold, hurry, line, results, start, upload, wait
 
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.recovery import NoRecovery, Resume
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
 from firelane.wire.frames import EngineStats
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from firelane.gateway.engines import delivery
-from firelane.gateway.engines.delivery import Delivery
-from firelane.gateway.engines.ejection import NoEjection, OutlierEjection, OutlierRule, Wait
-from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.link import delivery
+from firelane.gateway.engines.link.delivery import Delivery
+from firelane.gateway.engines.recovery.ejection import NoEjection, OutlierEjection, OutlierRule, Wait
+from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.wire.frames import EngineStats, NewRequest, Sampling, Started, StepFrame
 
 RULE = OutlierRule()

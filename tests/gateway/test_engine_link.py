@@ -7,7 +7,7 @@ import pytest
 
 from firelane.errors import FrameError
 from firelane.gateway.config import HttpLimits
-from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.link.framing import encode
 from firelane.wire import submissions
 from firelane.wire.frames import Finished, Grammar, NewRequest, Sampling

@@ -9,7 +9,7 @@ import tokenizers
 from service import Service
 
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.text.tools.harmony import Harmony
+from firelane.text.tools.formats.harmony import Harmony
 from tests.text.family_templates import HARMONY, TEMPLATES
 from tests.text.toy_model import byte_tokenizer, write_model
 

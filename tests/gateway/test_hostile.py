@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.template_process import TemplateRenderer, encoded
+from firelane.text.rendering.template_process import TemplateRenderer, encoded
 
 HOSTILE = Path(__file__).parent / "hostile"
 BODIES = sorted((HOSTILE / "bodies").iterdir())

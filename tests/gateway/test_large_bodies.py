@@ -10,7 +10,7 @@ from raw_client import post
 from firelane.api.decode import BodyDecoder
 from firelane.gateway import bodies
 from firelane.gateway.config import HttpLimits
-from firelane.text.template_process import TemplateRenderer
+from firelane.text.rendering.template_process import TemplateRenderer
 
 LONG = {"role": "user", "content": "x" * (200 << 10)}
 PATHS = {

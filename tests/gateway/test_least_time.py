@@ -6,11 +6,11 @@ import itertools
 
 from test_policies import LONG, Engine, engines, flight, prompt, send
 
-from firelane.gateway.engines import long_prompts
-from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.least_time import LeastTime
-from firelane.gateway.engines.long_prompts import LOOK, LongPrompts
-from firelane.gateway.engines.output_lengths import FIRST_TOKENS, OutputLengths
+from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routing import long_prompts
+from firelane.gateway.engines.routing.least_time import LeastTime
+from firelane.gateway.engines.routing.long_prompts import LOOK, LongPrompts
+from firelane.gateway.engines.routing.output_lengths import FIRST_TOKENS, OutputLengths
 from firelane.wire.frames import NewRequest, Sampling
 from firelane.wire.page_names import PAGE_TOKENS
 
@@ -79,7 +79,7 @@ def test_lengths_of_outputs_are_means_by_tenant():
 
 
 def test_tenants_that_were_away_longest_are_forgotten(monkeypatch):
-    monkeypatch.setattr("firelane.gateway.engines.output_lengths.MOST_TENANTS", 2)
+    monkeypatch.setattr("firelane.gateway.engines.routing.output_lengths.MOST_TENANTS", 2)
     lengths = OutputLengths()
     for tenant in "abc":
         lengths.ended(request(1, tenant=tenant), 7)

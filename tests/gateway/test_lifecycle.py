@@ -13,7 +13,7 @@ import pytest
 
 from firelane.errors import AddressInUseError, EngineDeadError, TokenizerError
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 from firelane.wire.frames import Beat, EngineStats, Failed, Progress, StepFrame
@@ -319,7 +319,7 @@ def test_metrics(service):
 
 
 def test_defect_in_one_stream_does_not_end_the_others(service, monkeypatch, caplog):
-    from firelane.gateway.answers.chat_format import ChatFormat
+    from firelane.gateway.apis.chat.format import ChatFormat
 
     def broken(*_):
         raise RuntimeError("a defect")

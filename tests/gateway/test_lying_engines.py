@@ -9,10 +9,10 @@ import pytest
 from test_least_time import request
 from test_policies import Engine
 
-from firelane.gateway.engines.ejection import OutlierEjection, OutlierRule, Wait
-from firelane.gateway.engines.least_time import LeastTime
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.policies import LeastRequests, LeastTokens, PageAware
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.recovery.ejection import OutlierEjection, OutlierRule, Wait
+from firelane.gateway.engines.routing.least_time import LeastTime
+from firelane.gateway.engines.routing.policies import LeastRequests, LeastTokens, PageAware
 from firelane.wire.frames import Beat, EngineStats, StepFrame
 
 NO_TIMES = [float("nan"), float("inf"), float("-inf"), -1.0, 1e300]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.telemetry.metrics import Registry

@@ -10,8 +10,8 @@ from itertools import chain, pairwise
 import pytest
 from test_policies import Engine, cached_tokens
 
-from firelane.gateway.engines import expected_pages
-from firelane.gateway.engines.page_record import LEAST_PAGES, PageRecord
+from firelane.gateway.engines.routing import expected_pages
+from firelane.gateway.engines.routing.page_record import LEAST_PAGES, PageRecord
 from firelane.wire.page_names import PAGE_TOKENS, PageNames, page_names
 
 PAGE_BYTES = 4 * PAGE_TOKENS

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from firelane.cli import build_parser
-from firelane.cli.engine_options import engine_config, engine_options
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.load import TenantLoad
-from firelane.gateway.engines.peer_pages import SharedPages
-from firelane.gateway.engines.routing import Router
+from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routing.load import TenantLoad
+from firelane.gateway.engines.routing.peer_pages import SharedPages
+from firelane.gateway.engines.routing.routing import Router
+from firelane.server.options.engine import engine_config, engine_options
 from firelane.sources.resolve import EMBEDDED
 from firelane.wire.frames import NewRequest, Sampling
 from firelane.wire.page_names import PAGE_TOKENS

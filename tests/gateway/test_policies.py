@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.load import TenantLoad
-from firelane.gateway.engines.page_record import LEAST_PAGES, PageRecord
-from firelane.gateway.engines.policies import (
+from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routing.load import TenantLoad
+from firelane.gateway.engines.routing.page_record import LEAST_PAGES, PageRecord
+from firelane.gateway.engines.routing.policies import (
     GATE_TOKENS,
     LeastRequests,
     LeastTokens,
@@ -19,7 +19,7 @@ from firelane.gateway.engines.policies import (
     Random,
     SessionAffinity,
 )
-from firelane.gateway.engines.routing import POLICIES
+from firelane.gateway.engines.routing.routing import POLICIES
 from firelane.gateway.routing_names import ROUTING
 from firelane.wire.frames import NewRequest, Sampling
 from firelane.wire.page_names import PAGE_TOKENS, page_names

@@ -9,7 +9,7 @@ import pytest
 from service import Service
 
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.text.reasoning import budget_grammar
+from firelane.text.chat.reasoning import budget_grammar
 from tests.text.toy_model import byte_tokenizer, write_model
 
 USER = [{"role": "user", "content": "hi"}]

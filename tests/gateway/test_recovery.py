@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from firelane.gateway.engines import parked
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery import parked
+from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     EngineStats,

@@ -8,13 +8,13 @@ import pytest
 from fake_engine import FakeEngine
 
 from firelane.errors import EngineDeadError
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.page_record import PageRecord
-from firelane.gateway.engines.policies import PageAware
-from firelane.gateway.engines.recovery import MOST_LOSSES, PROGRESS_TOKENS, SOLO_DEATHS, Resume
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery.recovery import MOST_LOSSES, PROGRESS_TOKENS, SOLO_DEATHS, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.routing import Router
+from firelane.gateway.engines.routing.page_record import PageRecord
+from firelane.gateway.engines.routing.policies import PageAware
+from firelane.gateway.engines.routing.routing import Router
 from firelane.wire.cache_events import PageChanges, numbers_bytes
 from firelane.wire.frames import EngineStats, NewRequest, Sampling
 from firelane.wire.page_names import PAGE_TOKENS, page_names

@@ -13,8 +13,8 @@ import pytest
 from service import Service
 
 from firelane.errors import EngineDeadError
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.handlers.ollama_models import NEVER
+from firelane.gateway.apis.ollama.models import NEVER
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.requests import wake_signs
 from firelane.gateway.requests.control import FixedModels
 

@@ -8,9 +8,9 @@ import asyncio
 from test_replicas import ANSWER, until
 from test_roles import LONG, D, P, play
 
-from firelane.gateway.engines.role_control import NO_ROLE_CONTROL, RoleControl, role_control
-from firelane.gateway.engines.role_controller import RoleController, RoleRule
-from firelane.gateway.engines.role_targets import RoleTargets
+from firelane.gateway.engines.roles.role_control import NO_ROLE_CONTROL, RoleControl, role_control
+from firelane.gateway.engines.roles.role_controller import RoleController, RoleRule
+from firelane.gateway.engines.roles.role_targets import RoleTargets
 from firelane.telemetry.metrics import Histogram
 
 TARGETS = RoleTargets(ttft_s=0.5, itl_s=0.05)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.errors import UsageError
-from firelane.gateway.engines.role_control import quantile
-from firelane.gateway.engines.role_controller import Measurement, RoleController, RoleRule, Split
-from firelane.gateway.engines.role_targets import RoleTargets
+from firelane.gateway.engines.roles.role_control import quantile
+from firelane.gateway.engines.roles.role_controller import Measurement, RoleController, RoleRule, Split
+from firelane.gateway.engines.roles.role_targets import RoleTargets
 
 TARGETS = RoleTargets(ttft_s=0.5, itl_s=0.05)
 RULE = RoleRule()

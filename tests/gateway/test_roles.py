@@ -10,11 +10,11 @@ from fake_engine import FakeEngine
 from test_replicas import ANSWER, Scene, Sink, until, work
 
 from firelane.errors import RequestError
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.recovery import NoRecovery, Resume
-from firelane.gateway.engines.roles import change_role, take_role
-from firelane.gateway.engines.routing import (
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
+from firelane.gateway.engines.roles.roles import change_role, take_role
+from firelane.gateway.engines.routing.routing import (
     BUSY_TOKENS,
     CHUNK_TOKENS,
     QUEUE_TOKENS,

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from firelane.gateway.requests.vectors import Cosines
+from firelane.gateway.apis.embeddings.vectors import Cosines
 from tests.text.toy_model import write_model
 
 

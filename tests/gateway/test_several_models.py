@@ -14,8 +14,8 @@ from service import PATIENCE_S
 
 from firelane.errors import UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.requests.admission import HELD
 from firelane.gateway.server import Gateway

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.api.sampling import SamplingFields
-from firelane.text.constraints import grammar_of
+from firelane.text.schemas.constraints import grammar_of
 
 USER = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

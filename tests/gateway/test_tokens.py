@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from firelane.gateway.config import HttpLimits
-from firelane.text.encoder import PIECE_CHARS
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.encoder import PIECE_CHARS
+from firelane.text.tokens.tokenizer import Tokenizer
 
 ASK = [{"role": "user", "content": "hi"}]
 

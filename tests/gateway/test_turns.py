@@ -11,7 +11,8 @@ from firelane.errors import EngineDeadError, RequestError
 from firelane.gateway.requests import turn
 from firelane.gateway.requests.run import RequestRun
 from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
-from firelane.text import assistant, encoder
+from firelane.text.chat import assistant
+from firelane.text.tokens import encoder
 
 PROMPTS = [[i + 1] * 3 for i in range(8)]
 BODY = {"prompt": PROMPTS, "max_tokens": 2}

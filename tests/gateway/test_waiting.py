@@ -11,7 +11,7 @@ import httpx
 import pytest
 from service import Service
 
-from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.wire.frames import Failed, Progress
 
 ASKED = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from firelane.child_process import silence as watch
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.watch import Deadlines, Heartbeat
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
 from firelane.wire.frames import Beat
 
 DEADLINES = Deadlines(silence_s=5.0, start_s=60.0, step_s=30.0, load_s=100.0)

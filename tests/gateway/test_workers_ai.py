@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from firelane.api.usage import PromptTokensDetails, Usage
-from firelane.api.workers_ai import RunRequest
-from firelane.gateway.answers.formats import ChoiceResult
-from firelane.gateway.answers.workers_format import PADDED_BYTES, WorkersFormat
-from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.apis.workers_ai.chat import as_chat
+from firelane.gateway.apis.workers_ai.format import PADDED_BYTES, WorkersFormat
+from firelane.gateway.apis.workers_ai.types import RunRequest
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.requests.admission import HELD
-from firelane.gateway.requests.workers_chat import as_chat
+from firelane.gateway.requests.formats import ChoiceResult
 from firelane.gateway.tenants.keyfile import hashed
 from firelane.text.deltas import CallArguments, CallStart, Reasoning, ToolCall
 

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda.faults import translated
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.faults import translated
+from firelane.backends.cuda.device.launch import Launch
 from firelane.errors import CompilerError, OutOfMemoryError
 
 pytestmark = pytest.mark.gpu
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = """
 import torch
 from firelane.backends.cuda.cuda_device import CudaDevice
-from firelane.backends.cuda.faults import translated
+from firelane.backends.cuda.device.faults import translated
 from firelane.errors import MachineError
 from tests.gpu.test_gpu_device import Launch, store_kernel
 

@@ -14,7 +14,7 @@ from firelane.backends.cuda import loader
 from firelane.backends.cuda.ranks.device import gpu_of
 from firelane.backends.cuda.ranks.group import leader_of, load_led
 from firelane.engine_config import ExecutorConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from tests.backends.executor_contract import Batch
 from tests.gpu.nccl_rank import MODULE

@@ -10,9 +10,9 @@ import dynamo_types
 import pytest
 from dynamo_types import DisaggregationMode
 
-from firelane.cli import router_options
 from firelane.errors import UsageError
 from firelane.node.remote_peers import RemotePeersConfig
+from firelane.server.options import router as router_options
 
 KEY = "0123456789abcdef"
 PREFILL = ("--disaggregation-mode", "prefill", "--kv-transfer-address", "10.0.0.7:5600")

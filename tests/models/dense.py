@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks import Decoder, attention, embed, head, mlp
-from firelane.models.rope import Rope
-from firelane.models.rotary_layout import RotaryLayout
+from firelane.models.blocks.blocks import Decoder, attention, embed, head, mlp
+from firelane.models.blocks.rope import Rope
+from firelane.models.blocks.rotary_layout import RotaryLayout
 from firelane.program.ops import HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from firelane.models.blocks import Decoder, Layer, attention, embed, head
-from firelane.models.rope import plain_rope
+from firelane.models.blocks.blocks import Decoder, Layer, attention, embed, head
+from firelane.models.blocks.rope import plain_rope
 from firelane.program.ops import (
     SILU,
     ExpertGatedLinear,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from firelane.contract.span import CAUSAL, Chunk, Span, Window
-from firelane.models.blocks import Decoder, embed, head, mlp
-from firelane.models.latent import LatentShape, latent
-from firelane.models.rope import Rope
-from firelane.models.rotary_layout import RotaryLayout
+from firelane.models.blocks.blocks import Decoder, embed, head, mlp
+from firelane.models.blocks.latent import LatentShape, latent
+from firelane.models.blocks.rope import Rope
+from firelane.models.blocks.rotary_layout import RotaryLayout
 from firelane.program.ops import Attention, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight

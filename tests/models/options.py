@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from firelane.contract.span import Window
-from firelane.models.blocks import Decoder, Norms, Scores, attention, embed, head, mlp
-from firelane.models.projections import AttentionTensors
+from firelane.models.blocks.blocks import Decoder, Norms, Scores, attention, embed, head, mlp
+from firelane.models.blocks.projections import AttentionTensors
 from firelane.program.ops import (
     GELU_TANH,
     Gate,

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from firelane.models.blocks import Decoder, Layer, attention, embed, head
-from firelane.models.rope import plain_rope
+from firelane.models.blocks.blocks import Decoder, Layer, attention, embed, head
+from firelane.models.blocks.rope import plain_rope
 from firelane.program.ops import (
     DeltaRule,
     DeltaShape,

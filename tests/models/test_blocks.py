@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks import Decoder, Layer, Norms, attention, embed, head, mlp
-from firelane.models.projections import AttentionTensors, Projections
-from firelane.models.rope import Rope
-from firelane.models.rotary_layout import RotaryLayout
+from firelane.models.blocks.blocks import Decoder, Layer, Norms, attention, embed, head, mlp
+from firelane.models.blocks.projections import AttentionTensors, Projections
+from firelane.models.blocks.rope import Rope
+from firelane.models.blocks.rotary_layout import RotaryLayout
 from firelane.program.ops import (
     SILU,
     Attention,

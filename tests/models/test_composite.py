@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firelane.errors import UnsupportedModelError
-from firelane.models.composite import language_model
+from firelane.models.config.composite import language_model
 from firelane.models.registry import load_program
 from tests.models.families import FAMILIES
 

@@ -13,9 +13,9 @@ import pytest
 
 from firelane.contract import reach
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
-from firelane.models.config import ConfigReader, read_config
+from firelane.models.blocks.rope import read_rope
+from firelane.models.config.reader import ConfigReader, read_config
 from firelane.models.registry import architectures, load_program
-from firelane.models.rope import read_rope
 from firelane.program.ops import Attention, Embed, Linear, RopeAndCache
 from firelane.program.values import DType
 from tests.models.families import FAMILIES

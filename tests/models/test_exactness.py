@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from firelane.contract import SCORE, ZERO_STATE, SlotState, StepInputs, StepLimits
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor, reference_weights
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from tests.models.families import FAMILIES, PICKS_KEYS, make_checkpoint
 from tests.models.oracle import load_oracle
 from tests.models.toy_config import MAX_LEN, VOCAB_SIZE, WINDOW

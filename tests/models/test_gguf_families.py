@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from firelane.errors import UnsupportedModelError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.gguf.families import FAMILIES
 from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.program.values import Weight
 from firelane.sources.gguf import model_directory
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
-from firelane.weights.pieces import read_piece
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.packing.pieces import read_piece
 from tests.models import gguf_rows, gguf_rows_changed, toy_dense
 from tests.models.families import random_tensors
 from tests.models.gguf_rows import Row

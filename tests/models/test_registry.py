@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import firelane.models
+import firelane.models.families
 from firelane.errors import UnsupportedModelError
 from firelane.models import registry
 from firelane.models.registry import architectures, load_program
@@ -18,7 +19,7 @@ from tests.models.families import FAMILIES
 
 FAMILY = '''"""A family."""
 
-from firelane.models.llama import program
+from firelane.models.families.meta.llama import program
 
 __all__ = ["program"]
 ARCHITECTURES = (
@@ -31,7 +32,7 @@ PRINT_IMPORTED = """
 import json, sys
 from firelane.models.registry import load_program
 load_program(json.loads(sys.argv[1]))
-print(*sorted(m.removeprefix("firelane.models.") for m in sys.modules if m.startswith("firelane.models.")))
+print(*sorted(m.rpartition(".")[2] for m in sys.modules if m.startswith("firelane.models.")))
 """
 
 
@@ -39,9 +40,11 @@ print(*sorted(m.removeprefix("firelane.models.") for m in sys.modules if m.start
 def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more family, of several architectures."""
     (tmp_path / "first.py").write_text(FAMILY)
-    monkeypatch.setattr(firelane.models, "__path__", [str(tmp_path)])
-    monkeypatch.setattr(firelane.models, "first", None, raising=False)
-    monkeypatch.delitem(sys.modules, "firelane.models.first", raising=False)
+    monkeypatch.setattr(
+        firelane.models.families, "__path__", [str(tmp_path), *firelane.models.families.__path__]
+    )
+    monkeypatch.setattr(firelane.models.families, "first", None, raising=False)
+    monkeypatch.delitem(sys.modules, "firelane.models.families.first", raising=False)
 
 
 def llama(architecture: str, **change: Any) -> dict[str, Any]:
@@ -51,9 +54,8 @@ def llama(architecture: str, **change: Any) -> dict[str, Any]:
 def test_all_that_is_declared_is_what_modules_say() -> None:
     """Sources are searched for ARCHITECTURES: in each it has to stand as the search expects it."""
     declared: list[str] = []
-    for path in Path(firelane.models.__path__[0]).glob("*.py"):
-        module = importlib.import_module(f"firelane.models.{path.stem}")
-        declared += getattr(module, "ARCHITECTURES", ())
+    for module in pkgutil.walk_packages(firelane.models.families.__path__, "firelane.models.families."):
+        declared += getattr(importlib.import_module(module.name), "ARCHITECTURES", ())
     assert architectures() == sorted(declared)
 
 
@@ -94,7 +96,7 @@ def test_a_language_model_in_a_shell_of_several() -> None:
 @pytest.mark.usefixtures("family")
 def test_a_family_knows_which_architecture_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    module = importlib.import_module("firelane.models.first")
+    module = importlib.import_module("firelane.models.families.first")
     inner = module.program
     monkeypatch.setattr(module, "program", lambda config: seen.append(config.architecture) or inner(config))
     load_program(llama("FirstForConditionalGeneration"))

@@ -12,8 +12,8 @@ from transformers import Gemma3TextConfig, LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from firelane.errors import UnsupportedModelError
-from firelane.models.config import ConfigReader
-from firelane.models.rope import Rope, plain_rope, read_rope
+from firelane.models.blocks.rope import Rope, plain_rope, read_rope
+from firelane.models.config.reader import ConfigReader
 
 HEAD_DIM = 64
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": HEAD_DIM}

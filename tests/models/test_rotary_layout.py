@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.models.rotary_layout import RotaryLayout
+from firelane.models.blocks.rotary_layout import RotaryLayout
 from firelane.program.ops import Rotary
 from firelane.program.recipes import Piece
 

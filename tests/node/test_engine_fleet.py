@@ -9,13 +9,13 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from firelane.cli.engine_shares import EngineOptions, share_out, share_threads
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.native import machine
 from firelane.node import fleet
 from firelane.node.fleet import Fleet
 from firelane.node.supervisor import EngineExit
+from firelane.server.engine_shares import EngineOptions, share_out, share_threads
 
 
 class Supervisor:

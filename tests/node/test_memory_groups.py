@@ -12,10 +12,6 @@ from typing import cast
 
 import pytest
 
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.model_engines import Server
-from firelane.cli.model_set import ModelSet
-from firelane.cli.node_plan import ModelSetup, NodePlan
 from firelane.engine_config import EngineConfig
 from firelane.gateway.config import ModelConfig
 from firelane.node.memory_groups import (
@@ -26,6 +22,10 @@ from firelane.node.memory_groups import (
     limit_of,
 )
 from firelane.node.policy import ModelPolicy
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.model_engines import Server
+from firelane.server.model_set import ModelSet
+from firelane.server.node_plan import ModelSetup, NodePlan
 from tests.node.engine_gateway import Gateway, engine_config
 
 GIB = 1 << 30

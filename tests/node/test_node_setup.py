@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from firelane.cli import main
-from firelane.cli.node_need import GIB, default_kv_bytes
-from firelane.cli.node_plan import PackedFile
 from firelane.cli.node_setup import NodeReader
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.gateway.engines.role_targets import RoleTargets
+from firelane.gateway.engines.roles.role_targets import RoleTargets
 from firelane.gateway.tenants.keyfile import hashed, new_key
+from firelane.server.node_need import GIB, default_kv_bytes
+from firelane.server.node_plan import PackedFile
 from firelane.sources.resolve import EMBEDDED
 
 

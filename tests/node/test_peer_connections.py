@@ -14,7 +14,7 @@ import pytest
 
 from firelane.backends.cpu.memory import renew, shared_zeroed
 from firelane.contract import HostPages
-from firelane.engine.peers import EnginePeers, NoPeers, connect_peers
+from firelane.engine.process.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
 from firelane.kv.transfer import PlainCopier
 from firelane.link.packets import send

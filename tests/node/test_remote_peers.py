@@ -10,10 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from firelane.cli import build_parser, router_options
-from firelane.cli.engine_options import engine_config
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.router_options import with_routers
+from firelane.cli import build_parser
 from firelane.engine_config import HostsConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
@@ -22,6 +19,10 @@ from firelane.link.packets import send
 from firelane.node import remote_peers
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import CipherMode, RemotePeers, RemotePeersConfig, is_private
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.options import router as router_options
+from firelane.server.options.engine import engine_config
+from firelane.server.options.router import with_routers
 from firelane.wire.peers import PeerConnection, PeerMissing, PeerReady, PeerSought, receive
 
 KEY = b"0123456789abcdef"

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import RankLink
 from firelane.backends.cpu.native import LINK_BYTES, LINK_ENDED_AT
 from firelane.backends.cpu.ranks.hosts.others import OtherHosts

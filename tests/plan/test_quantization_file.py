@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.plan.forms import choose_form
 from firelane.plan.source import read_model
 from firelane.program.values import DType
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
 from firelane.weights.quantized.settings import quantization_of
 from tests.plan.published import LLAMA_8B
 from tests.weights.quantized.quantized_writers import FORMATS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from firelane.backends.cpu import loader
-from firelane.backends.cpu.layout import Layout as CpuLayout
+from firelane.backends.cpu.codegen.layout import Layout as CpuLayout
 from firelane.contract.limits import StepLimits
 from firelane.models.registry import load_program
 from firelane.plan.devices import find_kernels
@@ -77,7 +77,7 @@ def test_activations_are_what_the_cpu_places(config: dict[str, Any]) -> None:
 )
 def test_activations_are_what_cuda_places(config: dict[str, Any]) -> None:
     """But for gaps between the places."""
-    step_memory = pytest.importorskip("firelane.backends.cuda.step_memory")
+    step_memory = pytest.importorskip("firelane.backends.cuda.lowering.step_memory")
     found = setup(config, "h100")
     (stage,) = make_stages(clock_of(found, Layout()))
     sizes = replace(SIZES, step_tokens=2048, block_size=64)
@@ -104,7 +104,7 @@ def test_limits_are_those_of_the_backends() -> None:
         cuda.DEFAULTS.max_num_batched_tokens,
         cuda.DEFAULTS.block_size,
     )
-    memory = pytest.importorskip("firelane.backends.cuda.memory")
+    memory = pytest.importorskip("firelane.backends.cuda.lowering.memory")
     assert gpu.reserve_mib == memory.RESERVE_BYTES / (1 << 20)
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 
 from firelane.api.chat import ChatRequest
-from firelane.api.messages import MessagesRequest
-from firelane.api.ollama import OllamaChatRequest
-from firelane.api.responses import ResponsesRequest
-from firelane.gateway.answers.conversation_store import ConversationStore
-from firelane.gateway.answers.response_store import ResponseStore
-from firelane.gateway.requests import messages_chat, ollama_chat, responses_chat
-from firelane.gateway.requests.response_turn import Kept, begin_turn
+from firelane.api.stored.responses import ResponsesRequest
+from firelane.gateway.apis.messages import chat as messages_chat
+from firelane.gateway.apis.messages.types import MessagesRequest
+from firelane.gateway.apis.ollama import chat as ollama_chat
+from firelane.gateway.apis.ollama.types import OllamaChatRequest
+from firelane.gateway.apis.responses import chat as responses_chat
+from firelane.gateway.conversations.conversation_store import ConversationStore
+from firelane.gateway.conversations.response_store import ResponseStore
+from firelane.gateway.conversations.turn import Kept, begin_turn
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
 
 Body = dict[str, Any]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from firelane.text.format_search import CLOSINGS, Evidence, find_chat_format
-from firelane.text.template import ChatTemplate
-from firelane.text.template_probe import TemplateProbe
+from firelane.text.chat.format_search import CLOSINGS, Evidence, find_chat_format
+from firelane.text.rendering.template import ChatTemplate
+from firelane.text.rendering.template_probe import TemplateProbe
 from tests.real import artefacts
 
 TEMPLATES = artefacts.llama_cpp("models/templates/*.jinja")

@@ -13,8 +13,8 @@ import pytest
 
 from firelane.cli import main
 from firelane.errors import UnsupportedModelError
-from firelane.models.composite import language_model
-from firelane.models.config import read_config
+from firelane.models.config.composite import language_model
+from firelane.models.config.reader import read_config
 from firelane.models.registry import architectures, load_program
 from firelane.plan.forms import choose_form
 from firelane.weights.quantized.settings import quantization_of

@@ -12,11 +12,11 @@ import pytest
 import tokenizers
 
 from firelane.api.chat import ChatRequest
-from firelane.text.assistant import Assistant
+from firelane.text.chat.assistant import Assistant
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
 from firelane.text.model_files import ModelFiles
 from firelane.text.prompt import PromptBuilder
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.tokenizer import Tokenizer
 from tests.real import artefacts
 from tests.real.published_outputs import Output, published_outputs
 from tests.text.toy_model import byte_tokenizer

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from firelane import LLM, SamplingParams
 from firelane.sources.resolve import resolve
-from firelane.text.tokenizer import load_tokenizer
+from firelane.text.tokens.tokenizer import load_tokenizer
 from tests.real import artefacts
 from tests.real.dequantised import write_directory
 

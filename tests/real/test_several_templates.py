@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from firelane.errors import RequestError
-from firelane.text.named_templates import joined
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.named_templates import joined
+from firelane.text.rendering.template import ChatTemplate
 from tests.real import artefacts
 
 TEMPLATES = artefacts.llama_cpp("models/templates/*.jinja")

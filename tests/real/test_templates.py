@@ -15,10 +15,10 @@ import jinja2
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from firelane.text.chat_format import ChatFormat
-from firelane.text.conversation import chat_conversation
+from firelane.text.chat.chat_format import ChatFormat
+from firelane.text.chat.conversation import chat_conversation
 from firelane.text.history import AS_SENT
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.template import ChatTemplate
 from tests.real import artefacts
 from tests.real.template_talks import APIS, SHAPES, TALKS, TOOLS
 from tests.text.formats import format_of

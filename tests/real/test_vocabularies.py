@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 from firelane.errors import TokenizerError
 from firelane.text.gguf.tokenizer import model_files
 from firelane.text.gguf.vocabulary import CONTROL
-from firelane.text.tokenizer import load_tokenizer
-from firelane.text.tokenizer_source import tokenizer_directory
+from firelane.text.tokens.tokenizer import load_tokenizer
+from firelane.text.tokens.tokenizer_source import tokenizer_directory
 from firelane.weights.gguf.header import read_header
 from tests.real import artefacts
 from tests.text.gguf.test_gguf_tokenizer import TEXTS

@@ -12,14 +12,14 @@ import pytest
 from huggingface_hub.hf_api import BlobLfsInfo, RepoSibling
 
 from firelane.errors import CacheError, FirelaneError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.sources import hub_cache
 from firelane.sources.fetch import fetch
 from firelane.sources.locate import Source
 from firelane.sources.resolve import EMBEDDED, resolve
 from firelane.storage import UseMark
-from firelane.weights.loader import load_packed
+from firelane.weights.packing.loader import load_packed
 from tests.models.families import make_checkpoint
 
 COMMIT = "c0ffee"

@@ -11,7 +11,7 @@ import pytest
 
 from firelane.cli import main
 from firelane.errors import CacheError, ModelNotFoundError, StoreError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.sources import pull, remote
 from firelane.sources.cache import NodeCache
@@ -20,9 +20,9 @@ from firelane.sources.resolve import resolve
 from firelane.storage import UseMark, is_in_use, locked
 from firelane.stores.address import parse
 from firelane.stores.client import ObjectStore
-from firelane.weights.files import SINGLE
-from firelane.weights.loader import load_packed
-from firelane.weights.packed import PackedWeights
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.packed import PackedWeights
+from firelane.weights.storage.files import SINGLE
 from tests.models.families import make_checkpoint
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError, ModelNotFoundError, StoreError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.sources import remote
 from firelane.sources.cache import NodeCache
@@ -18,15 +18,15 @@ from firelane.sources.resolve import resolve
 from firelane.stores.address import parse
 from firelane.stores.client import ObjectStore
 from firelane.stores.objects import StoredObject
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import INDEX, SINGLE
-from firelane.weights.formats import Format
-from firelane.weights.loader import load_packed
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.formats import Format
 from firelane.weights.lossless.pack import pack
-from firelane.weights.packed import PackedWeights
-from firelane.weights.reader import ReadBuffer
-from firelane.weights.remote import NAME, RemoteBytes, read_index
-from firelane.weights.source import Source
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.packed import PackedWeights
+from firelane.weights.packing.source import Source
+from firelane.weights.storage.files import INDEX, SINGLE
+from firelane.weights.storage.reader import ReadBuffer
+from firelane.weights.storage.remote import NAME, RemoteBytes, read_index
 from tests.models.families import make_checkpoint
 from tests.weights.files import write_safetensors
 
@@ -280,7 +280,7 @@ def test_a_directory_that_is_damaged_is_fetched_again(model: Path, cache: Path) 
 
 
 def test_large_reads_are_made_of_parts(buckets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firelane.weights.remote.PART_BYTES", 1000)
+    monkeypatch.setattr("firelane.weights.storage.remote.PART_BYTES", 1000)
     data = np.random.default_rng(0).integers(0, 256, 12_345, np.uint8)
     (buckets / "bucket" / "x").write_bytes(data.tobytes())
     store = ObjectStore(parse("s3://bucket"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from firelane.text.chat_format import ChatFormat
-from firelane.text.format_search import CLOSINGS, Evidence, find_chat_format
-from firelane.text.template import ChatTemplate
-from firelane.text.template_probe import TemplateProbe
+from firelane.text.chat.chat_format import ChatFormat
+from firelane.text.chat.format_search import CLOSINGS, Evidence, find_chat_format
+from firelane.text.rendering.template import ChatTemplate
+from firelane.text.rendering.template_probe import TemplateProbe
 
 
 def evidence_of(source: str, tokens: Collection[str] = ()) -> Evidence:

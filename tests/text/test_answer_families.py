@@ -10,7 +10,7 @@ from formats import format_of
 from splitting import joined, split
 
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.template import ChatTemplate
 from firelane.text.tools.families import READERS, named_family
 from firelane.text.tools.tool import Tool
 

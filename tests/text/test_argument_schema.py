@@ -12,12 +12,12 @@ from test_format_rules import CALL, FAMILIES
 from firelane.api.formats import StructuredOutputs
 from firelane.api.sampling import SamplingFields
 from firelane.errors import RequestError
-from firelane.text.constraints import grammar_of
+from firelane.text.schemas.constraints import grammar_of
+from firelane.text.schemas.typed_schema import implied_type, typed
 from firelane.text.tools.argument_schema import argument_schema
 from firelane.text.tools.families import named_family
 from firelane.text.tools.parameters import kinds_of
 from firelane.text.tools.tool import Tool
-from firelane.text.typed_schema import implied_type, typed
 
 ARGUMENTS = '{"s": "x", "e": "red", "b": true}'
 NO_OBJECTS = ("128", "true", "null", "[]", '"x"')

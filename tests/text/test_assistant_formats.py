@@ -15,12 +15,12 @@ from splitting import joined
 
 from firelane.api.chat import ChatRequest
 from firelane.errors import RequestError
-from firelane.text.answer_format import AnswerFormat
-from firelane.text.assistant import Assistant, RenderedChat
-from firelane.text.conversation import Conversation
+from firelane.text.chat.answer_format import AnswerFormat
+from firelane.text.chat.assistant import Assistant, RenderedChat
+from firelane.text.chat.conversation import Conversation
 from firelane.text.model_files import ModelFiles
 from firelane.text.prompt import PromptBuilder
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.text.tools.tool import Tool, ToolUse
 from tests.text.toy_model import byte_tokenizer
 

@@ -10,9 +10,9 @@ from formats import evidence_of, format_of
 from splitting import joined, split
 
 from firelane.doctor.chat import format_lines
-from firelane.text.format_search import CLOSINGS, Evidence, find_chat_format
-from firelane.text.template import ChatTemplate
-from firelane.text.template_probe import TemplateProbe
+from firelane.text.chat.format_search import CLOSINGS, Evidence, find_chat_format
+from firelane.text.rendering.template import ChatTemplate
+from firelane.text.rendering.template_probe import TemplateProbe
 from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from firelane.text.closed_schema import closed
+from firelane.text.schemas.closed_schema import closed
 
 FIELDS = {"a": {"type": "integer"}}
 

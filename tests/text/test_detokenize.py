@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from firelane.text.detokenize import StopMatcher, StreamDetokenizer, TableDetokenizer, make_detokenizer
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.detokenize import StopMatcher, StreamDetokenizer, TableDetokenizer, make_detokenizer
+from firelane.text.tokens.tokenizer import Tokenizer
 from tests.text.toy_model import byte_tokenizer
 
 BYTES = Tokenizer(byte_tokenizer())

@@ -10,9 +10,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
-from firelane.text import encoder
-from firelane.text.encoder import PIECE_CHARS, TextEncoder, TextRoom, unpack_ids
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens import encoder
+from firelane.text.tokens.encoder import PIECE_CHARS, TextEncoder, TextRoom, unpack_ids
+from firelane.text.tokens.tokenizer import Tokenizer
 
 
 def core() -> tokenizers.Tokenizer:

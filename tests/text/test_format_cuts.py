@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from splitting import cut, joined, split
 from test_format_rules import CALL, CHANNELS, FAMILIES
 
-from firelane.text.reasoning import MARKS, with_reasoning
+from firelane.text.chat.reasoning import MARKS, with_reasoning
 from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
 

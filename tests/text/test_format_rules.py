@@ -11,8 +11,8 @@ from drawing import FIRST_SPECIAL, Drawing
 from splitting import joined, split
 
 from firelane.errors import RequestError
-from firelane.text.constraints import single_line
 from firelane.text.parsers import TOOL_PARSERS
+from firelane.text.schemas.constraints import single_line
 from firelane.text.tools.families import named_family
 from firelane.text.tools.parameters import kinds_of
 from firelane.text.tools.tool import Tool

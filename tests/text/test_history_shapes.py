@@ -11,9 +11,9 @@ from formats import format_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.text.chat_format import ChatFormat
+from firelane.text.chat.chat_format import ChatFormat
 from firelane.text.history import HistoryShape, arranged, joined
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.template import ChatTemplate
 
 CALLS = (
     "{% for c in m.tool_calls or [] %}<tool_call>{{ {'name': c.function.name, 'arguments': "

@@ -8,7 +8,7 @@ import pytest
 from formats import format_of
 from splitting import Joined, joined, split
 
-from firelane.text.reasoning import MARKS, with_reasoning
+from firelane.text.chat.reasoning import MARKS, with_reasoning
 from firelane.text.tools.families import named_family
 from firelane.text.tools.stream_buffer import all_content
 from firelane.text.tools.tool import Tool

@@ -10,7 +10,7 @@ import tokenizers
 from firelane.errors import RequestError, TokenizerError
 from firelane.text.model_files import ModelFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
-from firelane.text.tokenizer import Tokenizer, load_tokenizer
+from firelane.text.tokens.tokenizer import Tokenizer, load_tokenizer
 
 
 def write(folder, **files):

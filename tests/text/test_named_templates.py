@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from firelane.text.gguf.tokenizer import model_files
 from firelane.text.model_files import read_model_files
-from firelane.text.named_templates import joined
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.named_templates import joined
+from firelane.text.rendering.template import ChatTemplate
 from tests.text.gguf.test_gguf_tokenizer import metadata_of, trained
 from tests.text.toy_model import byte_tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 from splitting import Joined, joined, split
 
 from firelane.text.tools.families import named_family
-from firelane.text.tools.json_text import JsonText, mended_object
+from firelane.text.tools.json_calls.json_text import JsonText, mended_object
 from firelane.text.tools.tool import Tool
 
 KNOWN = (Tool("f"), Tool("g"))

@@ -6,9 +6,9 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text import pattern_trial, tokenizer
-from firelane.text.pattern_trial import check_patterns
-from firelane.text.tokenizer import load_tokenizer
+from firelane.text.tokens import pattern_trial, tokenizer
+from firelane.text.tokens.pattern_trial import check_patterns
+from firelane.text.tokens.tokenizer import load_tokenizer
 
 USUAL = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from splitting import joined, split
 
-from firelane.text.constraints import single_line
+from firelane.text.schemas.constraints import single_line
 from firelane.text.tools.family import Family
-from firelane.text.tools.hermes import Hermes
-from firelane.text.tools.llama3 import Llama3Json
-from firelane.text.tools.mistral import Mistral
+from firelane.text.tools.formats.hermes import Hermes
+from firelane.text.tools.formats.llama3 import Llama3Json
+from firelane.text.tools.formats.mistral import Mistral
 from firelane.text.tools.tool import Tool
 
 TOKENIZER = llguidance.LLTokenizer("byte")

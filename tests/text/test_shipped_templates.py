@@ -10,7 +10,7 @@ from formats import format_of
 
 from firelane.errors import RequestError
 from firelane.text.model_files import WITHOUT_TEMPLATE, read_model_files
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.template import ChatTemplate
 
 BEGIN, END = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from splitting import cut, joined, split
 
-from firelane.text.reasoning import with_reasoning
-from firelane.text.tools.hermes import Hermes
-from firelane.text.tools.llama3 import Llama3Json
-from firelane.text.tools.mistral import Mistral
+from firelane.text.chat.reasoning import with_reasoning
+from firelane.text.tools.formats.hermes import Hermes
+from firelane.text.tools.formats.llama3 import Llama3Json
+from firelane.text.tools.formats.mistral import Mistral
 from firelane.text.tools.stream_buffer import all_content
 
 HERMES, LLAMA, MISTRAL = Hermes().parse, Llama3Json().parse, Mistral().parse

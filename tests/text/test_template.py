@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.template import ChatTemplate
 
 USER = [{"role": "user", "content": "hi"}]
 

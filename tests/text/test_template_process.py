@@ -14,8 +14,8 @@ import pytest
 
 from firelane.child_process import Replacements, worker
 from firelane.errors import ProcessDeadError, QueueTimeoutError, RequestError, TokenizerError
-from firelane.text import template_process
-from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, encoded
+from firelane.text.rendering import template_process
+from firelane.text.rendering.template_process import QUICK_BYTES, TemplateRenderer, encoded
 
 USER = [{"role": "user", "content": "hi"}]
 HARM = [{"role": "user", "content": "harm"}]
@@ -195,7 +195,7 @@ def test_nothing_secret_in_its_environment(monkeypatch):
 
 def test_it_ends_with_its_parent():
     script = (
-        "import os\nfrom firelane.text.template_process import TemplateRenderer\n"
+        "import os\nfrom firelane.text.rendering.template_process import TemplateRenderer\n"
         "made = TemplateRenderer('x', {})\nprint(made._quick.worker.child.pid, flush=True)\nos._exit(0)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

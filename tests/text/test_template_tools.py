@@ -6,7 +6,7 @@ import pytest
 from formats import format_of
 
 from firelane.errors import RequestError
-from firelane.text.template import ChatTemplate
+from firelane.text.rendering.template import ChatTemplate
 from firelane.text.tools.families import named_family
 from firelane.text.tools.tool import Tool
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from firelane.errors import CacheError, TokenizerError
-from firelane.text.tokenizer import Tokenizer, load_tokenizer
-from firelane.text.tokenizer_source import KIMI_PATTERN, TEKKEN_SPECIALS, tokenizer_directory
+from firelane.text.tokens.tokenizer import Tokenizer, load_tokenizer
+from firelane.text.tokens.tokenizer_source import KIMI_PATTERN, TEKKEN_SPECIALS, tokenizer_directory
 
 TEXT = (
     " the quick Brown fox's jumped 12345 lazy dogs 中文 English混合 他说 I'm fine abababab aaaaaaaa ababa "

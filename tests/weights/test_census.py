@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
-from firelane.weights import census as census_module
-from firelane.weights.census import census, compresses, estimate
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.coded import encode
-from firelane.weights.files import SINGLE
-from firelane.weights.formats import Format
-from firelane.weights.loader import load_packed
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.coded import encode
+from firelane.weights.formats.formats import Format
+from firelane.weights.packing import census as census_module
+from firelane.weights.packing.census import census, compresses, estimate
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.storage.files import SINGLE
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors
 from tests.weights.test_coded import panels

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from firelane.errors import CacheError, CheckpointError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights import source
-from firelane.weights.check import BackgroundCheck
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import SINGLE
-from firelane.weights.fingerprint import FileStamp
-from firelane.weights.formats import Format
-from firelane.weights.loader import load_packed
-from firelane.weights.packed import PackedWeights, is_intact
-from firelane.weights.packer import Packer
-from firelane.weights.plan import plan
-from firelane.weights.safetensors import SafetensorsFile
-from firelane.weights.source import Source
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.formats import Format
+from firelane.weights.packing import source
+from firelane.weights.packing.check import BackgroundCheck
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.packed import PackedWeights, is_intact
+from firelane.weights.packing.packer import Packer
+from firelane.weights.packing.plan import plan
+from firelane.weights.packing.source import Source
+from firelane.weights.storage.files import SINGLE
+from firelane.weights.storage.fingerprint import FileStamp
+from firelane.weights.storage.safetensors import SafetensorsFile
 from tests.models.families import make_checkpoint
 
 NAME = "model.layers.1.mlp.up_proj.weight"
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_cannot_be_read_stops_nothing(
 ) -> None:
     load(model, cache)
     monkeypatch.setattr(Source, "knows", lambda *_: False)
-    monkeypatch.setattr("firelane.weights.reader.DriveReader.read", _fails)
+    monkeypatch.setattr("firelane.weights.storage.reader.DriveReader.read", _fails)
     load(model, cache)[1].step_begins()
 
 
@@ -227,7 +227,9 @@ def test_a_copied_cache_is_read_once(
     shutil.copytree(cache, tmp_path / "to" / "cache")
     reads: list[object] = []
     add = source.ReadDigest.add
-    monkeypatch.setattr("firelane.weights.source.ReadDigest.add", lambda *a: (reads.append(a), add(*a)))
+    monkeypatch.setattr(
+        "firelane.weights.packing.source.ReadDigest.add", lambda *a: (reads.append(a), add(*a))
+    )
     monkeypatch.setattr(Packer, "run", None)
     load(tmp_path / "to" / "model", tmp_path / "to" / "cache")[1].step_begins()
     assert reads

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError, ModelNotFoundError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import INDEX, SINGLE
-from firelane.weights.fingerprint import sampled_ranges
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.storage.files import INDEX, SINGLE
+from firelane.weights.storage.fingerprint import sampled_ranges
+from firelane.weights.storage.safetensors import SafetensorsFile
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import write_safetensors
 

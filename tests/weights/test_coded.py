@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from firelane.weights.coded import (
+from firelane.weights.formats.coded import (
     LANES,
     best_base,
     code_table,
@@ -25,7 +25,7 @@ from firelane.weights.coded import (
     panel_bounds,
     panel_bytes,
 )
-from firelane.weights.formats import Format
+from firelane.weights.formats.formats import Format
 from tests.weights.files import to_bf16
 
 W4, W3 = Format.PANEL_CODED4, Format.PANEL_CODED3

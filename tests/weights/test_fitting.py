@@ -12,9 +12,9 @@ from firelane.errors import CheckpointError
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.reference import materialise
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import SINGLE
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.storage.files import SINGLE
 from tests.models.families import FAMILIES, random_tensors
 from tests.weights.files import write_safetensors
 

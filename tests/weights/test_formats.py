@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.weights.formats import GROUP_ROWS, PANEL_ROWS, Format, pack, packed_rows, source_rows, unpack
+from firelane.weights.formats.formats import (
+    GROUP_ROWS,
+    PANEL_ROWS,
+    Format,
+    pack,
+    packed_rows,
+    source_rows,
+    unpack,
+)
 
 SHAPES = [(1, 1), (32, 2), (33, 7), (64, 64), (80, 136), (261, 81)]
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.codebooks import TABLES, Codebook
-from firelane.weights.coded_native import coded_library
-from firelane.weights.codes import Codes, Levels, stacked
-from firelane.weights.formats import GROUPINGS, Format, Grouping, Heads, smallest_holding, to_panels
-from firelane.weights.grouped import decode, encode, fits, fitted, panel_bytes
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.codebooks import TABLES, Codebook
+from firelane.weights.formats.coded_native import coded_library
+from firelane.weights.formats.codes import Codes, Levels, stacked
+from firelane.weights.formats.formats import GROUPINGS, Format, Grouping, Heads, smallest_holding, to_panels
+from firelane.weights.formats.grouped import decode, encode, fits, fitted, panel_bytes
 
 FORMATS = list(GROUPINGS)
 RANGES = {4: (-8, 8), 6: (-32, 32), 8: (-128, 128)}

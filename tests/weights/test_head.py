@@ -13,12 +13,12 @@ from firelane.errors import CheckpointError
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.values import DType
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import SINGLE
-from firelane.weights.fitting import fitted
-from firelane.weights.head import SLAB_NUMBERS, TENSOR
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.checkpoints.head import SLAB_NUMBERS, TENSOR
 from firelane.weights.quantize.run import quantize
 from firelane.weights.quantizing.schemes import SCHEMES
+from firelane.weights.storage.files import SINGLE
 from tests.models.families import FAMILIES, random_tensors
 from tests.models.toy_config import Config
 from tests.weights.files import to_bf16, write_safetensors

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from firelane.native.pages import HUGE_PAGE_BYTES
-from firelane.weights.huge_pages import CHUNK_BYTES, HugePages
+from firelane.weights.storage.huge_pages import CHUNK_BYTES, HugePages
 
 NBYTES = 3 * CHUNK_BYTES - 5000
 

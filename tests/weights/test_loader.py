@@ -16,20 +16,20 @@ import pytest
 from numpy.typing import NDArray
 
 from firelane.errors import CacheError, CheckpointError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.recipes import widened
 from firelane.program.reference import materialise
-from firelane.weights import loader, packer
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.coded_native import coded_library
-from firelane.weights.files import SINGLE
-from firelane.weights.formats import Format, pack, unpack
-from firelane.weights.loader import load_packed
-from firelane.weights.packed import PackedWeights
-from firelane.weights.packer import Packer
-from firelane.weights.plan import plan
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.coded_native import coded_library
+from firelane.weights.formats.formats import Format, pack, unpack
+from firelane.weights.packing import loader, packer
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.packed import PackedWeights
+from firelane.weights.packing.packer import Packer
+from firelane.weights.packing.plan import plan
+from firelane.weights.storage.files import SINGLE
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors
 
@@ -89,7 +89,7 @@ def test_parallel_packing_gives_the_plain_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_bytes: int, dtype: str
 ) -> None:
     """Padding included, whether a task is one panel or a whole matrix."""
-    monkeypatch.setattr("firelane.weights.packer.TASK_BYTES", task_bytes)
+    monkeypatch.setattr("firelane.weights.packing.packer.TASK_BYTES", task_bytes)
     model = make_checkpoint("llama_bias", dtype, tmp_path / "model")
     program, checkpoint = load_program(read_config(model)), Checkpoint.open(model)
     packed = load_packed(program, model, tmp_path, threads=4)
@@ -132,7 +132,7 @@ def test_the_file_does_not_depend_on_the_threads(
 ) -> None:
     seen: set[bytes] = set()
     for threads, task_bytes in [(1, 1 << 30), (1, 1), (4, 1), (4, 8000)]:
-        monkeypatch.setattr("firelane.weights.packer.TASK_BYTES", task_bytes)
+        monkeypatch.setattr("firelane.weights.packing.packer.TASK_BYTES", task_bytes)
         weights = load(model, cache, form, threads=threads)
         seen.add(weights.path.read_bytes())
         weights.path.unlink()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import SINGLE
-from firelane.weights.names import TensorNames, other_part
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.names import TensorNames, other_part
+from firelane.weights.storage.files import SINGLE
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import write_safetensors
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.files import SINGLE
-from firelane.weights.formats import Format
-from firelane.weights.loader import load_packed
+from firelane.weights.formats.formats import Format
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.storage.files import SINGLE
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import write_safetensors
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from firelane import env
 from firelane.native.machine import cpu_identity, supported_isas
-from firelane.weights.coded import panel_bounds
-from firelane.weights.coded_native import CodedLibrary, build, coded_library
-from firelane.weights.formats import PANEL_ROWS, Format, pack, packed_rows, source_rows
-from firelane.weights.panels import Run, encode_run, is_finite
+from firelane.weights.formats.coded import panel_bounds
+from firelane.weights.formats.coded_native import CodedLibrary, build, coded_library
+from firelane.weights.formats.formats import PANEL_ROWS, Format, pack, packed_rows, source_rows
+from firelane.weights.packing.panels import Run, encode_run, is_finite
 from tests.weights.files import to_bf16
 
 FORMATS = (Format.PANEL_BF16, Format.PANEL_CODED4, Format.PANEL_CODED3)

@@ -12,16 +12,16 @@ import pytest
 from firelane.errors import CheckpointError
 from firelane.program.recipes import WeightLayout, widened
 from firelane.program.reference import materialise
-from firelane.weights import pieces as reading
-from firelane.weights import reader as drive_reader
-from firelane.weights.census import census
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import SINGLE
-from firelane.weights.formats import Format, unpack
-from firelane.weights.loader import load_packed
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.formats import Format, unpack
 from firelane.weights.lossless.pack import pack
 from firelane.weights.lossless.writer import Rule
-from firelane.weights.pieces import read_piece
+from firelane.weights.packing import pieces as reading
+from firelane.weights.packing.census import census
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.pieces import read_piece
+from firelane.weights.storage import reader as drive_reader
+from firelane.weights.storage.files import SINGLE
 from tests.weights.files import to_bf16, write_safetensors
 from tests.weights.toy_recipes import PAIRS, PROGRAM, SHAPES, WEIGHTS, D, K, N, piece
 
@@ -35,7 +35,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     write_safetensors(tmp_path / "plain" / SINGLE, tensors)
     if request.param != "lossless":
         monkeypatch.setattr(drive_reader, "_is_cached", lambda _: request.param == "plain")
-        monkeypatch.setattr("firelane.weights.file_bytes.DIRECT_BYTES", 1)
+        monkeypatch.setattr("firelane.weights.storage.file_bytes.DIRECT_BYTES", 1)
         return tmp_path / "plain"
     pack(tmp_path / "plain", tmp_path / "packed", threads=1, rule=Rule(min_weights=16, chunk_bytes=512))
     return tmp_path / "packed"
@@ -46,7 +46,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def test_packed_as_the_reference(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Format | None, task_bytes: int
 ) -> None:
-    monkeypatch.setattr("firelane.weights.packer.TASK_BYTES", task_bytes)
+    monkeypatch.setattr("firelane.weights.packing.packer.TASK_BYTES", task_bytes)
     forms = {} if format_ is None else dict.fromkeys(WEIGHTS, format_)
     packed, checkpoint = load_packed(PROGRAM, model, tmp_path, forms=forms), Checkpoint.open(model)
     for name, weight in WEIGHTS.items():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from firelane.models.registry import load_program
-from firelane.weights.formats import Format
-from firelane.weights.layout import lay_out
-from firelane.weights.placer import Placed, Placer, Task, tasks
-from firelane.weights.plan import PackedWeight, plan
+from firelane.weights.formats.formats import Format
+from firelane.weights.packing.layout import lay_out
+from firelane.weights.packing.placer import Placed, Placer, Task, tasks
+from firelane.weights.packing.plan import PackedWeight, plan
 from tests.models.families import FAMILIES
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from firelane.models.registry import load_program
 from firelane.program.recipes import Piece, WeightLayout
-from firelane.weights.formats import Format
-from firelane.weights.plan import PackedWeight, plain_bytes, plan, plan_hash, takes
+from firelane.weights.formats.formats import Format
+from firelane.weights.packing.plan import PackedWeight, plain_bytes, plan, plan_hash, takes
 from tests.models.families import FAMILIES
 
 PROGRAM = load_program(FAMILIES["llama2"]())

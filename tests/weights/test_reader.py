@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firelane.weights import reader as reader_module
-from firelane.weights.file_bytes import DIRECT_BYTES
-from firelane.weights.reader import DriveReader, ReadBuffer
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.storage import reader as reader_module
+from firelane.weights.storage.file_bytes import DIRECT_BYTES
+from firelane.weights.storage.reader import DriveReader, ReadBuffer
+from firelane.weights.storage.safetensors import SafetensorsFile
 from tests.weights.files import write_safetensors
 
 SIZE = 3 * 4096 + 1234

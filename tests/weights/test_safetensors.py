@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from firelane.errors import CheckpointError
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.storage.safetensors import SafetensorsFile
 from tests.weights.files import write_raw, write_safetensors
 
 

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from firelane.errors import CacheError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.check import BackgroundCheck
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.loader import load_packed
-from firelane.weights.packed import PackedWeights
-from firelane.weights.plan import plan
-from firelane.weights.source import Source
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.packing.check import BackgroundCheck
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.packed import PackedWeights
+from firelane.weights.packing.plan import plan
+from firelane.weights.packing.source import Source
 from tests.models.families import make_checkpoint
 
 

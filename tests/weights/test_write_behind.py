@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from firelane.weights import write_behind
-from firelane.weights.write_behind import WriteBehind
+from firelane.weights.storage import write_behind
+from firelane.weights.storage.write_behind import WriteBehind
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ import msgspec
 
 from firelane.program.program import Program
 from firelane.program.values import Weight
-from firelane.weights import checked_json
-from firelane.weights.census import MOST_BITS, census
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.formats import FORMAT_VERSION, Format
-from firelane.weights.plan import takes
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.formats import FORMAT_VERSION, Format
+from firelane.weights.packing.census import MOST_BITS, census
+from firelane.weights.packing.plan import takes
+from firelane.weights.storage import checked_json
 
 VERSION = 1
 Bits = dict[str, dict[Format, float]]

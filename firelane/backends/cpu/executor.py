@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.backends.cpu.alike import op_parts
-from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
+from firelane.backends.cpu.codegen.layout import CACHE_LINE_BYTES, Layout
 from firelane.backends.cpu.link import RankLink
 from firelane.backends.cpu.memory import zeroed
 from firelane.backends.cpu.native import (
@@ -39,8 +39,8 @@ from firelane.contract import (
 from firelane.errors import OutOfMemoryError
 from firelane.native.pages import give_back
 from firelane.program.values import Weight
-from firelane.weights.check import NoCheck, WeightCheck
-from firelane.weights.formats import GROUPINGS, Format
+from firelane.weights.formats.formats import GROUPINGS, Format
+from firelane.weights.packing.check import NoCheck, WeightCheck
 
 DECODE_ONCE_FROM: Mapping[Format, int] = {
     Format.PANEL_CODED4: 4,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.link import LinkSizes, RankLink, RankWires
 from firelane.backends.ranks.leader import Interconnect
 from firelane.backends.ranks.words import Task

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.memory import HUGE_PAGE_BYTES
 from firelane.backends.cpu.native import (
     LINK_BYTES,

@@ -14,11 +14,11 @@ from firelane import env
 from firelane.backends.background import in_background
 from firelane.backends.cpu.alike import alike
 from firelane.backends.cpu.cached_estimate import cached_estimate
-from firelane.backends.cpu.compile import KernelCompiler
+from firelane.backends.cpu.codegen.compile import KernelCompiler
+from firelane.backends.cpu.codegen.forms import choose, wanted_forms
+from firelane.backends.cpu.codegen.layout import LANES, Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.forms import choose, wanted_forms
 from firelane.backends.cpu.interconnect import CpuInterconnect
-from firelane.backends.cpu.layout import LANES, Layout
 from firelane.backends.cpu.memory import GIB
 from firelane.backends.cpu.native import Library
 from firelane.backends.ranks.member import GroupSizes, Member, limits_of
@@ -31,14 +31,14 @@ from firelane.native.pages import private_huge_pages
 from firelane.native.target import Target
 from firelane.parallel.hosts import HostLayout
 from firelane.program.program import Program
-from firelane.weights.check import BackgroundCheck
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
-from firelane.weights.huge_pages import HugePages
-from firelane.weights.loader import load_packed
-from firelane.weights.pieces import coded_format
-from firelane.weights.plan import plan
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.packing.check import BackgroundCheck
+from firelane.weights.packing.loader import load_packed
+from firelane.weights.packing.pieces import coded_format
+from firelane.weights.packing.plan import plan
 from firelane.weights.quantizing.schemes import WHILE_PACKING
+from firelane.weights.storage.huge_pages import HugePages
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 ALONE, NO_INTERCONNECT = Member(), CpuInterconnect()

@@ -9,7 +9,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
+from firelane.backends.cpu.codegen.layout import CACHE_LINE_BYTES, Layout
 from firelane.backends.cpu.memory import renew, shared_zeroed, zeroed
 from firelane.contract import HostPages
 from firelane.native.pages import give_back

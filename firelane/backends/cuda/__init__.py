@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firelane.backends.cuda import gpu_detection
-from firelane.backends.cuda.faults import translated
+from firelane.backends.cuda.device import gpu_detection
+from firelane.backends.cuda.device.faults import translated
 from firelane.errors import OutOfMemoryError, UsageError
 
 if TYPE_CHECKING:

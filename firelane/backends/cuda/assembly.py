@@ -3,16 +3,16 @@ threads (compilation.py) and captured."""
 
 from __future__ import annotations
 
-from firelane.backends.cuda.buckets import Bucket, make_buckets
-from firelane.backends.cuda.config import MeasuredTable
-from firelane.backends.cuda.device import WAIT_LIMIT_S, Device
+from firelane.backends.cuda.device.device import WAIT_LIMIT_S, Device
+from firelane.backends.cuda.device.linear_config import MeasuredTable
 from firelane.backends.cuda.executor import Captured, CudaExecutor
-from firelane.backends.cuda.launches import lower_step
-from firelane.backends.cuda.lowering import Lowering, StepWork
-from firelane.backends.cuda.matrices import PlainMatrix
-from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.step_memory import Sizes, StepMemory
-from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.cuda.lowering.buckets import Bucket, make_buckets
+from firelane.backends.cuda.lowering.launches import lower_step
+from firelane.backends.cuda.lowering.lowering import Lowering, StepWork
+from firelane.backends.cuda.lowering.product_plan import ProductPlan
+from firelane.backends.cuda.lowering.step_memory import Sizes, StepMemory
+from firelane.backends.cuda.weights.device_weights import DeviceWeights
+from firelane.backends.cuda.weights.matrices import PlainMatrix
 from firelane.contract import SlotState, StepLimits
 from firelane.program.program import Program
 from firelane.program.values import Weight

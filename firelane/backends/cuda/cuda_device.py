@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import WAIT_LIMIT_S, Fence, Graph, Shared, StageLink
-from firelane.backends.cuda.faults import translated
+from firelane.backends.cuda.device.device import WAIT_LIMIT_S, Fence, Graph, Shared, StageLink
+from firelane.backends.cuda.device.faults import translated
 from firelane.backends.cuda.peers import Peers
 from firelane.errors import MachineError
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from firelane.backends.cuda.device import Device
-from firelane.backends.cuda.faults import translated
-from firelane.backends.cuda.kv_pages import layout_id
-from firelane.backends.cuda.state_pool import state_layout_id
-from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.device.device import Device
+from firelane.backends.cuda.device.faults import translated
+from firelane.backends.cuda.lowering.step_memory import StepMemory
+from firelane.backends.cuda.step.kv_pages import layout_id
+from firelane.backends.cuda.step.state_pool import state_layout_id
 from firelane.contract import StepLimits
 from firelane.errors import FirelaneError
 from firelane.program.program import Program

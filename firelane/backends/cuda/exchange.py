@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from firelane.backends.cuda.device import Device, Shared
-from firelane.backends.cuda.kv_pages import DTYPES
-from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.shapes import STRIDE_ELEMENTS, round_up
+from firelane.backends.cuda.device.device import Device, Shared
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.shapes import STRIDE_ELEMENTS, round_up
+from firelane.backends.cuda.step.kv_pages import DTYPES
 from firelane.program.ops import AllReduce, Gather
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.cuda.buckets import Bucket, choose
-from firelane.backends.cuda.device import WAIT_LIMIT_S, Device, Fence, Graph
+from firelane.backends.cuda.device.device import WAIT_LIMIT_S, Device, Fence, Graph
+from firelane.backends.cuda.device.faults import translated
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.standby import DeviceStandby
 from firelane.backends.cuda.device_pages import CopyGate, DevicePages, device_memories
-from firelane.backends.cuda.faults import translated
-from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.lowering import StepWork
-from firelane.backends.cuda.staging import Stager
-from firelane.backends.cuda.standby import DeviceStandby
-from firelane.backends.cuda.step_memory import StepMemory
-from firelane.backends.cuda.tables import MAX_IN_FLIGHT
-from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.cuda.lowering.buckets import Bucket, choose
+from firelane.backends.cuda.lowering.lowering import StepWork
+from firelane.backends.cuda.lowering.step_memory import StepMemory
+from firelane.backends.cuda.step.staging import Stager
+from firelane.backends.cuda.step.tables import MAX_IN_FLIGHT
+from firelane.backends.cuda.weights.device_weights import DeviceWeights
 from firelane.contract import EMBED, SCORE, GivenBack, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.program.program import Program
 

@@ -15,22 +15,22 @@ from triton import knobs
 
 from firelane.backends.background import in_background
 from firelane.backends.cuda.assembly import assemble, lower_all, sizes_of
-from firelane.backends.cuda.buckets import Bucket, make_buckets
-from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.cuda_device import CudaDevice
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
-from firelane.backends.cuda.loading import load_weights
-from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, fixed_memory, plan_memory
-from firelane.backends.cuda.packing import work_ahead
-from firelane.backends.cuda.placeholder_weights import placeholder_weights
-from firelane.backends.cuda.placement import may_be_coded, placements, planned_bytes, staging_bytes
-from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.quantised_weights import Stored, stored_weights
-from firelane.backends.cuda.step_memory import Sizes, StepMemory
-from firelane.backends.cuda.supported import check_supported
+from firelane.backends.cuda.loading.loading import load_weights
+from firelane.backends.cuda.loading.packing import work_ahead
+from firelane.backends.cuda.lowering.buckets import Bucket, make_buckets
+from firelane.backends.cuda.lowering.compilation import compile_all
+from firelane.backends.cuda.lowering.memory import GIB, CountingDevice, MemoryPlan, fixed_memory, plan_memory
+from firelane.backends.cuda.lowering.placeholder_weights import placeholder_weights
+from firelane.backends.cuda.lowering.product_plan import ProductPlan
+from firelane.backends.cuda.lowering.step_memory import Sizes, StepMemory
+from firelane.backends.cuda.lowering.supported import check_supported
 from firelane.backends.cuda.tuning import store
-from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.cuda.weights.device_weights import DeviceWeights
+from firelane.backends.cuda.weights.placement import may_be_coded, placements, planned_bytes, staging_bytes
+from firelane.backends.cuda.weights.quantised_weights import Stored, stored_weights
 from firelane.backends.ranks.member import Member, limits_of
 from firelane.contract import KEY_TILE, BackendDefaults, ProgressCallback, SlotState, StepLimits
 from firelane.engine_config import ExecutorConfig
@@ -38,8 +38,8 @@ from firelane.errors import CacheError
 from firelane.program.program import Program
 from firelane.program.values import Weight
 from firelane.storage import cache_directory
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)

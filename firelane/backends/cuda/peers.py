@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firelane.backends.cuda.device import Shared, StageLink
-from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.device.device import Shared, StageLink
+from firelane.backends.cuda.device.launch import Work
 from firelane.backends.cuda.stage_links import MessageLink, SymmetricLink
 from firelane.errors import MachineError
 from firelane.parallel.ranks import RankLayout

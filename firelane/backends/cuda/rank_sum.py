@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.device.launch import Work
 
 
 @dataclass(frozen=True, kw_only=True)

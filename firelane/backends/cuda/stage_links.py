@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch import Tensor
 
-from firelane.backends.cuda.device import Transfer
-from firelane.backends.cuda.launch import NOTHING
+from firelane.backends.cuda.device.device import Transfer
+from firelane.backends.cuda.device.launch import NOTHING
 
 
 def sent_channel(number: int) -> int:

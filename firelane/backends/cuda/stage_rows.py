@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from firelane.backends.cuda.device import Device, StageLink, Transfer
+from firelane.backends.cuda.device.device import Device, StageLink, Transfer
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.shapes import STRIDE_ELEMENTS, round_up
 from firelane.backends.cuda.exchange import Place, end_of, view_of
-from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.shapes import STRIDE_ELEMENTS, round_up
 from firelane.program.ops import Receive, Send
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from firelane.engine.grammar.compiler import CompiledGrammar
     from firelane.engine.grammar.limits import GrammarLimits
-    from firelane.engine.sequence import Sequence
-    from firelane.engine.slot_writer import SlotWriter
-    from firelane.engine.table import SequenceTable
+    from firelane.engine.sequences.sequence import Sequence
+    from firelane.engine.sequences.table import SequenceTable
+    from firelane.engine.step.slot_writer import SlotWriter
 
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.source import check_size
 from firelane.engine.grammar.trial_process import start_trial
 from firelane.engine.grammar.turns import Path, Turns
-from firelane.engine.prerequisites import Waited
-from firelane.engine.sequence import Sequence
+from firelane.engine.sequences.prerequisites import Waited
+from firelane.engine.sequences.sequence import Sequence
 from firelane.errors import (
     FirelaneError,
     MachineError,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.sequence import TenantInfo
+from firelane.engine.sequences.sequence import TenantInfo
 
 RECENT_S = 10.0
 """For so long after its last request a tenant is expected back: the others leave it room, and its virtual

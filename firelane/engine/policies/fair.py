@@ -10,14 +10,14 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.draft import PlanDraft
-from firelane.engine.plan import StepPlan
 from firelane.engine.policies.accounts import Accounts
 from firelane.engine.policies.fair_queue import FairQueue
 from firelane.engine.policies.step_share import StepShare
 from firelane.engine.policies.victims import VictimChoice
-from firelane.engine.sequence import Sequence, arrival
-from firelane.engine.step_time import StepTimeModel
+from firelane.engine.sequences.sequence import Sequence, arrival
+from firelane.engine.step.draft import PlanDraft
+from firelane.engine.step.plan import StepPlan
+from firelane.engine.step.step_time import StepTimeModel
 
 RESERVE = 8
 """One in so many slots and pages is left free by the admission of low-priority work."""

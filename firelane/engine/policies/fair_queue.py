@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.engine.policies.accounts import Accounts
-from firelane.engine.sequence import Sequence
+from firelane.engine.sequences.sequence import Sequence
 
 
 class FairQueue:

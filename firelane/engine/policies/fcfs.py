@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.draft import PlanDraft
-from firelane.engine.plan import StepPlan
-from firelane.engine.sequence import Sequence, arrival
+from firelane.engine.sequences.sequence import Sequence, arrival
+from firelane.engine.step.draft import PlanDraft
+from firelane.engine.step.plan import StepPlan
 
 
 class FcfsQueue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from firelane.engine.sequence import Sequence
+from firelane.engine.sequences.sequence import Sequence
 
 
 class Waiting(Protocol):

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.draft import PlanDraft
-from firelane.engine.plan import StepPlan
 from firelane.engine.policies.lifecycle import Lifecycle
-from firelane.engine.sequence import Sequence
+from firelane.engine.sequences.sequence import Sequence
+from firelane.engine.step.draft import PlanDraft
+from firelane.engine.step.plan import StepPlan
 
 
 class StepQuota(Protocol):

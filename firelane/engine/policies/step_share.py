@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.engine.policies.accounts import BURST_TOKENS, Accounts
-from firelane.engine.step_time import StepTimeModel
+from firelane.engine.step.step_time import StepTimeModel
 
 SHORT_STEP = 1.5
 """Length of a step of low-priority work alone, relative to the shortest step."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from firelane.engine.draft import PlanDraft
-from firelane.engine.sequence import Sequence, arrival
+from firelane.engine.sequences.sequence import Sequence, arrival
+from firelane.engine.step.draft import PlanDraft
 
 
 class VictimChoice:

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.batches import BatchError, InputLine
 from firelane.api.decode import BodyDecoder
+from firelane.api.stored.batches import BatchError, InputLine
 from firelane.errors import RequestError
 
 SLICE_S = 0.001

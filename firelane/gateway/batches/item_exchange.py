@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from firelane.api.batches import InputLine
 from firelane.api.errors import envelope
+from firelane.api.stored.batches import InputLine
 from firelane.gateway.http.exchange import EVENT_STREAM, JSON, ErrorForm, Request
 from firelane.gateway.tenants.tenant import Tenant
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from firelane.api.batches import InputLine, LineError, LineResponse, ResultLine
+from firelane.api.stored.batches import InputLine, LineError, LineResponse, ResultLine
 from firelane.gateway.batches.input import Input, Scan
 from firelane.gateway.batches.item_exchange import Answer, ItemExchange
 from firelane.gateway.batches.records import INPUT, Ending

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from firelane.api.batches import OPEN, Batch
+from firelane.api.stored.batches import OPEN, Batch
 from firelane.errors import NotFoundError, StorageError
 from firelane.gateway.files.data_dir import DataDir
 from firelane.storage import remove_leftovers, sync_directory, write_whole

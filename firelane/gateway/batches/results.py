@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.batches import (
+from firelane.api.stored.batches import (
     BatchUsage,
     InputTokensDetails,
     OutputTokensDetails,

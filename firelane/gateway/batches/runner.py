@@ -10,8 +10,8 @@ from functools import partial
 
 import msgspec
 
-from firelane.api.batches import InputLine
 from firelane.api.decode import BodyDecoder
+from firelane.api.stored.batches import InputLine
 from firelane.errors import FirelaneError, RequestError
 from firelane.gateway.batches.item_exchange import Answer, ItemExchange
 from firelane.gateway.batches.job import BatchItem, BatchJob

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from firelane.api.batches import OPEN, Batch, BatchRequest
+from firelane.api.stored.batches import OPEN, Batch, BatchRequest
 from firelane.errors import FirelaneError, NotFoundError, QueueFullError, RequestError
 from firelane.gateway.batches.records import INPUT, BatchRecord, BatchRecords
 from firelane.gateway.batches.runner import BatchRunner

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from firelane.api.batches import BatchErrors
+from firelane.api.stored.batches import BatchErrors
 from firelane.gateway.batches.input import Scan, scan
 from firelane.gateway.batches.job import BatchJob
 from firelane.gateway.batches.records import ERRORS, INPUT, OUTPUT, BatchRecord, BatchRecords, Ending, clear

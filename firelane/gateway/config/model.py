@@ -8,7 +8,7 @@ from typing import Annotated
 
 from firelane.errors import UsageError
 from firelane.gateway.config.groups import ANSWERS, REPLICAS
-from firelane.gateway.engines.role_targets import RoleTargets
+from firelane.gateway.engines.roles.role_targets import RoleTargets
 from firelane.gateway.routing_names import PAGE_AWARE, ROUTING
 from firelane.options import Option
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS

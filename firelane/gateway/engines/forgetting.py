@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.wire.frames import ForgetTenant, Forgotten
 

@@ -18,16 +18,16 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from firelane.errors import EngineDeadError
-from firelane.gateway.engines.children import EngineChildren
-from firelane.gateway.engines.ejection import Ejection, NoEjection
-from firelane.gateway.engines.in_flight import InFlight, Sink
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.parked import ParkedRequests
-from firelane.gateway.engines.recovery import Death, NoRecovery, Recovery
-from firelane.gateway.engines.routing import Router
-from firelane.gateway.engines.sizes import add_counters, add_stats, together
-from firelane.gateway.engines.waiters import Waiters
+from firelane.gateway.engines.link.children import EngineChildren
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.link.waiters import Waiters
+from firelane.gateway.engines.recovery.ejection import Ejection, NoEjection
+from firelane.gateway.engines.recovery.in_flight import InFlight, Sink
+from firelane.gateway.engines.recovery.parked import ParkedRequests
+from firelane.gateway.engines.recovery.recovery import Death, NoRecovery, Recovery
+from firelane.gateway.engines.routing.routing import Router
+from firelane.gateway.engines.routing.sizes import add_counters, add_stats, together
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from firelane.api.files import FileObject
+from firelane.api.stored.files import FileObject
 from firelane.errors import NotFoundError, QueueFullError, StorageError, TooLargeError
 from firelane.gateway.config import FileLimits
 from firelane.gateway.files.data_dir import DataDir

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from firelane.api.files import (
-    FileObject,
-    check_expires,
-    check_purpose,
-    plain_name,
-)
+from firelane.api.stored.files import FileObject, check_expires, check_purpose, plain_name
 from firelane.errors import RequestError
 from firelane.gateway.files.store import PendingFile, TenantFiles
 from firelane.gateway.http.exchange import Request

@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import Protocol
 
-from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.kv_events.encoding import BatchEncoder
 from firelane.wire.cache_events import BlocksCleared, CacheEvents

@@ -14,12 +14,12 @@ from typing import Any
 
 from firelane.errors import FirelaneError
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.gateway.engines.ejection import OutlierEjection
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.recovery import NoRecovery, Resume
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.recovery.ejection import OutlierEjection
+from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.roles import take_role
-from firelane.gateway.engines.routing import Router
+from firelane.gateway.engines.roles.roles import take_role
+from firelane.gateway.engines.routing.routing import Router
 from firelane.gateway.http.relay import Relay
 from firelane.gateway.processes.config_text import from_text
 from firelane.gateway.processes.control import (

@@ -7,13 +7,13 @@ between.
 from __future__ import annotations
 
 from firelane.errors import EngineDeadError, FirelaneError
-from firelane.gateway.answers.formats import TokenReport
-from firelane.gateway.answers.sinks import OutputOptions, ResponseSink, Tokens
+from firelane.gateway.requests.formats import TokenReport
 from firelane.gateway.requests.run import RequestRun
+from firelane.gateway.requests.sinks import OutputOptions, ResponseSink, Tokens
 from firelane.text.deltas import CallStart, Splitter
-from firelane.text.detokenize import Detokenizer, SequenceText, make_detokenizer
 from firelane.text.prompt import Prompt
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.detokenize import Detokenizer, SequenceText, make_detokenizer
+from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.wire.frames import FinishReason, PagesAt, Started, TokenLogprobs
 
 

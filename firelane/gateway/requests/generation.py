@@ -12,13 +12,13 @@ import msgspec
 from firelane.api.sampling import KvTransferParams, SamplingFields, StreamOptions
 from firelane.api.usage import CachedByTier, CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.errors import RequestError
-from firelane.gateway.answers.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
-from firelane.gateway.answers.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
 from firelane.gateway.http.peer import NOBODY
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
+from firelane.gateway.requests.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
+from firelane.gateway.requests.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
 from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
 from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt

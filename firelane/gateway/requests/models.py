@@ -13,9 +13,9 @@ from typing import Any
 
 from firelane.api.sampling import RunOptions, SamplingFields
 from firelane.errors import EngineDeadError, ModelNotServedError, QueueTimeoutError
-from firelane.gateway.engines.link_state import LinkState
+from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.role_control import NO_ROLE_CONTROL, NoRoleControl, RoleControl
+from firelane.gateway.engines.roles.role_control import NO_ROLE_CONTROL, NoRoleControl, RoleControl
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
@@ -23,10 +23,10 @@ from firelane.gateway.requests.residence import ALWAYS, Residence, rejects_cold
 from firelane.gateway.requests.text_side import TextSide
 from firelane.gateway.requests.wake_signs import WakeSigns
 from firelane.gateway.tenants.tenant import Tenant
-from firelane.text.assistant import Assistant
-from firelane.text.encoder import COUNTED_TOKENS, TextRoom
+from firelane.text.chat.assistant import Assistant
 from firelane.text.prompt import PromptBuilder, tokens_to_keep
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.tokens.encoder import COUNTED_TOKENS, TextRoom
+from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.wire.frames import Ready
 
 LATEST = ":latest"

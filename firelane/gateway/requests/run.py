@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.api.errors import describe
 from firelane.errors import FirelaneError, RequestError
-from firelane.gateway.engines.in_flight import Sink
+from firelane.gateway.engines.recovery.in_flight import Sink
 from firelane.gateway.http.exchange import retry_header
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.models import ServedModel

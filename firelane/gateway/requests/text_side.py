@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from firelane.child_process import Replacements
 from firelane.gateway.config import ModelConfig
-from firelane.text.assistant import Assistant
+from firelane.text.chat.assistant import Assistant
 from firelane.text.model_files import read_model_files
 from firelane.text.prompt import PromptBuilder
-from firelane.text.tokenizer import load_tokenizer
+from firelane.text.tokens.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import UnsupportedModelError
+from firelane.models.blocks.rope_scaling import Plain
 from firelane.models.gguf.metadata import Config, Metadata
-from firelane.models.rope_scaling import Plain
 
 LLAMA3_TRAINED = tuple(1 << n for n in range(5, 21))
 """Positions that models may have been trained on: files have only the divisors that follow from them."""

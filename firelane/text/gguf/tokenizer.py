@@ -11,7 +11,7 @@ from firelane.text.gguf.sampling import advised_sampling
 from firelane.text.gguf.splitting import UNNAMED, splitting
 from firelane.text.gguf.vocabulary import Vocabulary
 from firelane.text.model_files import SPLITTING_UNKNOWN
-from firelane.text.named_templates import DEFAULT
+from firelane.text.rendering.named_templates import DEFAULT
 
 Json = dict[str, Any]
 SPACE = "\u2581"

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any, cast
 
+from firelane.text.schemas.typed_schema import typed
 from firelane.text.tools.parameters import (
     CHOICES,
     COMBINED,
@@ -15,7 +16,6 @@ from firelane.text.tools.parameters import (
     moved_references,
     resolved,
 )
-from firelane.text.typed_schema import typed
 
 ROOT = "firelane_parameters"
 DEFINITIONS = ("$defs", "definitions")

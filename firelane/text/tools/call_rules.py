@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from firelane.text.constraints import single_line
+from firelane.text.schemas.constraints import single_line
 from firelane.text.tools.tool import Tool
 
 MAX_FORCED_CALLS = 16

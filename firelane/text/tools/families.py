@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from firelane.text.parsers import TOOL_ALIASES
-from firelane.text.tools import (
-    cohere,
-    deepseek,
-    gemma4,
-    harmony,
-    hermes,
-    json_list,
-    kimi_k2,
-    llama3,
-    mistral,
-    tags,
-)
 from firelane.text.tools.family import Family
-from firelane.text.tools.json_lines import GIGACHAT3, GIGACHAT31, MINIMAX_M1, JsonLines
-from firelane.text.tools.keyed_list import APERTUS, KeyedList
-from firelane.text.tools.minimax_m3 import OPEN as MINIMAX_M3
-from firelane.text.tools.minimax_m3 import MinimaxM3
-from firelane.text.tools.muse_glimmer import MuseGlimmer
-from firelane.text.tools.python_lines import OLMO3, PythonLines
-from firelane.text.tools.pythonic import Pythonic
-from firelane.text.tools.tagged import Tagged
+from firelane.text.tools.formats import cohere, deepseek, gemma4, harmony, hermes, kimi_k2, llama3, mistral
+from firelane.text.tools.formats.minimax_m3 import OPEN as MINIMAX_M3
+from firelane.text.tools.formats.minimax_m3 import MinimaxM3
+from firelane.text.tools.formats.muse_glimmer import MuseGlimmer
+from firelane.text.tools.json_calls import json_list
+from firelane.text.tools.json_calls.json_lines import GIGACHAT3, GIGACHAT31, MINIMAX_M1, JsonLines
+from firelane.text.tools.json_calls.keyed_list import APERTUS, KeyedList
+from firelane.text.tools.python_calls.python_lines import OLMO3, PythonLines
+from firelane.text.tools.python_calls.pythonic import Pythonic
+from firelane.text.tools.tagged_calls import tags
+from firelane.text.tools.tagged_calls.tagged import Tagged
 
 LLAMA4 = ("<|python_start|>", "<|python_end|>")
 LFM2 = ("<|tool_call_start|>", "<|tool_call_end|>")

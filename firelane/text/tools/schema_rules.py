@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from firelane.text.closed_schema import closed
-from firelane.text.constraints import single_line
+from firelane.text.schemas.closed_schema import closed
+from firelane.text.schemas.constraints import single_line
 from firelane.text.tools.parameters import (
     CHOICES,
     MAX_CASES,

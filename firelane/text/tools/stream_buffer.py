@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
-from firelane.text.detokenize import partial_suffix_length
+from firelane.text.tokens.detokenize import partial_suffix_length
 from firelane.text.tools.tool import Tool
 
 ResultT = TypeVar("ResultT")

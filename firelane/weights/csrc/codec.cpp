@@ -1,4 +1,4 @@
-// The face of planes.h towards Python (firelane/weights/native.py).
+// The face of planes.h towards Python (firelane/weights/formats/native.py).
 #include "planes.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

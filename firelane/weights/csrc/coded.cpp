@@ -1,5 +1,5 @@
 // Panels for the CPU kernels, from rows of bf16: transposed, checked and coded while a panel lies in the cache.
-// firelane/weights/coded.py describes the bytes and is the reference; coded_native.py calls this. Vectors of 128
+// firelane/weights/formats/coded.py describes the bytes and is the reference; coded_native.py calls this. Vectors of 128
 // bits, which every target has (the formats' lanes are such vectors); compilers widen the plain loops.
 #include <cstddef>
 #include <cstdint>

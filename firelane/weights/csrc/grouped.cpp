@@ -1,5 +1,5 @@
 // Panels of quantised weights, from rows of codes and of numbers for groups of them: gathered and packed while a
-// panel lies in the cache. firelane/weights/grouped.py describes the bytes and is the reference; coded_native.py
+// panel lies in the cache. firelane/weights/formats/grouped.py describes the bytes and is the reference; coded_native.py
 // compiles this behind coded.cpp and calls it.
 namespace {
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.weights.codebooks import E2M1_VALUES, IQ4_VALUES
-from firelane.weights.codes import Codes, Levels
-from firelane.weights.formats import Format
+from firelane.weights.formats.codebooks import E2M1_VALUES, IQ4_VALUES
+from firelane.weights.formats.codes import Codes, Levels
+from firelane.weights.formats.formats import Format
 
 U8 = NDArray[Any]
 """Of uint8: shifts of it are, too."""

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.codes import Codes
-from firelane.weights.fingerprint import FileStamp, sampled_ranges
-from firelane.weights.formats import Format, smallest_holding
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.codes import Codes
+from firelane.weights.formats.formats import Format, smallest_holding
 from firelane.weights.gguf.blocks import FORMATS, decode
 from firelane.weights.gguf.index import File, Tensor
 from firelane.weights.gguf.types import TYPES
-from firelane.weights.reader import DriveReader, ReadBuffer, read_ranges
-from firelane.weights.safetensors import TensorInfo
+from firelane.weights.storage.fingerprint import FileStamp, sampled_ranges
+from firelane.weights.storage.reader import DriveReader, ReadBuffer, read_ranges
+from firelane.weights.storage.safetensors import TensorInfo
 
 NUMBERS: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),

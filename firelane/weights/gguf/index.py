@@ -14,9 +14,9 @@ import msgspec
 
 from firelane.errors import CacheError, CheckpointError
 from firelane.storage import open_regular
-from firelane.weights import checked_json
-from firelane.weights.fingerprint import FileStamp
 from firelane.weights.gguf.header import Header, read_header
+from firelane.weights.storage import checked_json
+from firelane.weights.storage.fingerprint import FileStamp
 
 NAME = "gguf.json"
 VERSION = 2

@@ -12,13 +12,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.file_bytes import FileBytes
 from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, decode_chunk
 from firelane.weights.lossless.control import VERSION, Control, Form
 from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
-from firelane.weights.reader import ReadBuffer
-from firelane.weights.safetensors import ITEM_BYTES, NUMPY_DTYPES, SafetensorsFile, TensorInfo
+from firelane.weights.storage.file_bytes import FileBytes
+from firelane.weights.storage.reader import ReadBuffer
+from firelane.weights.storage.safetensors import ITEM_BYTES, NUMPY_DTYPES, SafetensorsFile, TensorInfo
 
 FORMAT = "firelane-lossless"
 CONTROL = "firelane_lossless.control"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from firelane.errors import CheckpointError, UsageError
 from firelane.storage import read_regular
-from firelane.weights.files import weight_files
 from firelane.weights.lossless.control import Control
 from firelane.weights.lossless.file import PackedFile, is_packed, open_weights
 from firelane.weights.lossless.manifest import (
@@ -25,7 +24,8 @@ from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.writer import FilePacker, NullSink, Rule, Sink
 from firelane.weights.progress import Progress, silent
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.storage.files import weight_files
+from firelane.weights.storage.safetensors import SafetensorsFile
 
 MARKER = "firelane_lossless.unfinished"
 # Weights in other formats: not carried along, nor are subdirectories and hidden files.

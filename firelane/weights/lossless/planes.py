@@ -2,7 +2,7 @@
 
 A weight s eeeeeeee mmmmmmm turned left by one bit is eeeeeeee mmmmmmms: the upper byte is the exponent, the
 lower one (mantissa << 1 | sign). The functions with `reference` in their name are NumPy's, the others run
-compiled code where there is a compiler (weights/native.py) and are the reference where there is none.
+compiled code where there is a compiler (weights/formats/native.py) and are the reference where there is none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.weights.native import codec_library
+from firelane.weights.formats.native import codec_library
 
 Bits = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from firelane.errors import CheckpointError
 from firelane.storage import read_regular
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import (
     CONFIG,

@@ -13,11 +13,11 @@ from firelane.program.ops import Embed
 from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Weight
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import SINGLE
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.quantizing.parts import Part, parts_of
 from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.quantizing.targets import find_targets
+from firelane.weights.storage.files import SINGLE
 
 HEAD = "lm_head"
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.recipes import widened
-from firelane.weights.bf16 import bf16_bits
+from firelane.weights.formats.bf16 import bf16_bits
 
 F32 = NDArray[np.float32]
 NAME = "quantization_report.json"

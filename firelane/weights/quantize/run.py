@@ -15,11 +15,10 @@ import msgspec
 from firelane.errors import CheckpointError, UsageError
 from firelane.program.program import Program
 from firelane.storage import read_regular
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import INDEX
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.checkpoints.head import shared_table
 from firelane.weights.gguf.index import NAME as GGUF_INDEX
-from firelane.weights.head import shared_table
 from firelane.weights.lossless.manifest import BLOCK, CONFIG, MANIFEST
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.pack import OTHER_WEIGHTS
@@ -28,7 +27,8 @@ from firelane.weights.quantize.plan import Kept, Matrix, Plan, make_plan, tensor
 from firelane.weights.quantize.report import NAME, FileReport, Report, overall_error
 from firelane.weights.quantize.writer import FileQuantizer, make_header
 from firelane.weights.quantizing.schemes import KEY, Scheme
-from firelane.weights.safetensors import ITEM_BYTES
+from firelane.weights.storage.files import INDEX
+from firelane.weights.storage.safetensors import ITEM_BYTES
 
 MARKER = "firelane_quantize.unfinished"
 NOT_CARRIED = (CONFIG, INDEX, MANIFEST, GGUF_INDEX, NAME)

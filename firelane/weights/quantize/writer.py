@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless.output import OutputFile
 from firelane.weights.lossless.pipeline import ordered
-from firelane.weights.pieces import read_piece
+from firelane.weights.packing.pieces import read_piece
 from firelane.weights.quantize.plan import Kept, Matrix, tensors_of
 from firelane.weights.quantize.report import Errors, FileReport, KeptReport, MatrixReport, sums_of
 from firelane.weights.quantizing.native import quantize_library
 from firelane.weights.quantizing.parts import quantize_rows
 from firelane.weights.quantizing.schemes import Scheme
-from firelane.weights.safetensors import ITEM_BYTES
+from firelane.weights.storage.safetensors import ITEM_BYTES
 
 SPAN_NUMBERS = 1 << 21
 """In one task."""

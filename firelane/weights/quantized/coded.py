@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
-from firelane.weights.codebooks import E2M1_VALUES, E4M3, Codebook
-from firelane.weights.codes import Codes
-from firelane.weights.formats import Format
+from firelane.weights.formats.codebooks import E2M1_VALUES, E4M3, Codebook
+from firelane.weights.formats.codes import Codes
+from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.numbers import E2M1, e8m0, nibbles, unpacked
 from firelane.weights.quantized.stored import Stored
 

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.codes import Codes
-from firelane.weights.formats import Format
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.codes import Codes
+from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq, read_order
 from firelane.weights.quantized.settings import Settings
 from firelane.weights.quantized.stored import Stored, TensorFile
-from firelane.weights.reader import ReadBuffer
-from firelane.weights.safetensors import TensorInfo
+from firelane.weights.storage.reader import ReadBuffer
+from firelane.weights.storage.safetensors import TensorInfo
 
 Parts = Mapping[str, Stored]
 SUFFIX = re.compile(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from firelane.weights.safetensors import TensorInfo
+from firelane.weights.storage.safetensors import TensorInfo
 
 
 class TensorFile(Protocol):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.recipes import widened
-from firelane.weights.bf16 import bf16_bits
+from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.quantized.numbers import E2M1
 
 F32 = NDArray[np.float32]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.recipes import widened
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.codes import Codes
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.codes import Codes
 from firelane.weights.quantizing.native import QuantizeLibrary
 from firelane.weights.quantizing.schemes import Scheme
 

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.codes import Codes
-from firelane.weights.formats import Format
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.codes import Codes
+from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.stored import TensorFile
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.native import quantize_library
 from firelane.weights.quantizing.schemes import Scheme
-from firelane.weights.reader import ReadBuffer
-from firelane.weights.safetensors import TensorInfo
+from firelane.weights.storage.reader import ReadBuffer
+from firelane.weights.storage.safetensors import TensorInfo
 
 KEPT_GROUP = 32
 """Of what inputs number is a multiple, so that codes are kept in memory."""

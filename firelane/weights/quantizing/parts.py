@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.codebooks import E4M3
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.codebooks import E4M3
 from firelane.weights.quantized.numbers import E2M1
 from firelane.weights.quantizing.floats import e2m1_groups, e4m3_codes, e4m3_scales
 from firelane.weights.quantizing.integers import quantize_integers

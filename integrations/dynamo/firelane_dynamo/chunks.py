@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from firelane.errors import FirelaneError
-from firelane.gateway.answers.formats import params_of
+from firelane.gateway.requests.formats import params_of
 from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Started, TokenLogprobs
 
 Chunk = dict[str, Any]

@@ -8,10 +8,10 @@ import signal
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
-from firelane.gateway.engines.link import EngineLink
-from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
+from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.gateway.engines.replicas import EngineEvents, ReplicaSet
-from firelane.gateway.engines.watch import Deadlines, Heartbeat
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
 from firelane.node.supervisor import EngineExit, EngineSupervisor

@@ -13,17 +13,17 @@ from dynamo.common.constants import DisaggregationMode
 from dynamo.common.utils.runtime import parse_endpoint
 
 from firelane import env
-from firelane.cli import options
-from firelane.cli.engine_options import engine_config, engine_options
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.router_options import TRANSFER, PageExchange, page_exchange, with_nixl
-from firelane.cli.travelling_pages import check_travelling
 from firelane.engine_config import CARE, ENGINE, PAGES, EngineConfig
 from firelane.errors import UsageError
 from firelane.node.remote_peers import RemotePeersConfig
 from firelane.options import OptionSet, add_options, fields
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.options import shared as options
+from firelane.server.options.engine import engine_config, engine_options
+from firelane.server.options.router import TRANSFER, PageExchange, page_exchange, with_nixl
+from firelane.server.options.travelling_pages import check_travelling
 from firelane.sources.resolve import resolve
-from firelane.text.tokenizer_source import tokenizer_directory
+from firelane.text.tokens.tokenizer_source import tokenizer_directory
 
 MODES = ("agg", "prefill", "decode")
 EMBEDDED_NAME = "firelane-embedded"

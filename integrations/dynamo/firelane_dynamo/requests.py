@@ -18,8 +18,8 @@ import msgspec
 from firelane.api.sampling import KvTransferParams, SamplingFields, check_shared, unsupported
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_LOGPROBS
-from firelane.text.constraints import grammar_of
 from firelane.text.sampling import SEED_MASK, default_sampling, wire_sampling
+from firelane.text.schemas.constraints import grammar_of
 from firelane.wire.frames import NewRequest, Sampling
 
 REST_OF_CONTEXT = 2**31 - 1

@@ -22,7 +22,7 @@ from dynamo.common.constants import DisaggregationMode
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 
 from firelane.errors import EngineDeadError, FirelaneError, RequestError
-from firelane.gateway.engines.watch import Deadlines
+from firelane.gateway.engines.link.watch import Deadlines
 from firelane.text.model_files import read_model_files
 from firelane.wire.frames import Ready
 from firelane_dynamo.chunks import Choices

@@ -21,8 +21,8 @@ from ray.exceptions import RayActorError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from firelane.cli.options import positive_float, positive_int
 from firelane.errors import FirelaneError
+from firelane.server.options.shared import positive_float, positive_int
 from firelane_ray.rank_host import RankHost
 
 STRATEGIES = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")

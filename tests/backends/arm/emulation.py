@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.codegen import generate
-from firelane.backends.cpu.compile import SOURCES
+from firelane.backends.cpu.codegen.codegen import generate
+from firelane.backends.cpu.codegen.compile import SOURCES
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.layout import Layout
 from firelane.native.machine import CpuIdentity, compile_flags
 from firelane.native.toolchain import BASE_FLAGS, zig_flags
-from firelane.weights.formats import Format
+from firelane.weights.formats.formats import Format
 from tests.backends.cpu_harness import Machine, RandomWeights
 
 ZIG = (sys.executable, "-m", "ziglang", "c++")

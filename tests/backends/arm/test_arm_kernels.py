@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor
 from tests.backends.arm.emulation import (

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels.attention_merge import merge_splits
-from firelane.backends.cuda.kernels.attention_split import attend_splits
-from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
-from firelane.backends.cuda.kv_pages import LayerCache, layer_cache
-from firelane.backends.cuda.shapes import ATTENTION_SPLIT, round_up
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.device.shapes import ATTENTION_SPLIT, round_up
+from firelane.backends.cuda.kernels.attention.attention_merge import merge_splits
+from firelane.backends.cuda.kernels.attention.attention_split import attend_splits
+from firelane.backends.cuda.kernels.attention.attention_tiles import attend_tiles, tile_tokens
+from firelane.backends.cuda.step import tables as t
+from firelane.backends.cuda.step.kv_pages import LayerCache, layer_cache
+from firelane.backends.cuda.step.tables import StepTables
 from firelane.contract import CAUSAL, Span, StepLimits, kept_from
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import Attention, HeadShape

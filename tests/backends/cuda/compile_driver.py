@@ -18,7 +18,7 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.launch import Launch
 
 WGMMA, ASYNC_COPY, WIDE_LOADS, ONLY_WGMMA = "wgmma", "cp.async", "16 B loads", "wgmma alone"
 """What a case may need of its PTX: tensor cores by warp group, copies to shared memory behind the program's

@@ -21,7 +21,7 @@ from pathlib import Path
 
 os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported: an interpreting process cannot compile
 
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.launch import Launch
 from tests.backends.cuda.compile_driver import (
     ASYNC_COPY,
     WGMMA,

@@ -18,8 +18,8 @@ os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported: an interp
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda.compilation import compile_all
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.lowering.compilation import compile_all
 from tests.backends.cuda.compile_driver import OnlyATarget, untouched
 
 

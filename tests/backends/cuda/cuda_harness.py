@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from firelane.backends.cuda.assembly import assemble
 from firelane.backends.cuda.executor import CudaExecutor
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix
-from firelane.backends.cuda.placement import is_matrix
-from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.cuda.weights.device_weights import DeviceWeights
+from firelane.backends.cuda.weights.matrices import Matrix, PlainMatrix
+from firelane.backends.cuda.weights.placement import is_matrix
 from firelane.contract import Span, StepInputs, StepLimits, StepOutputs
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch, sample
-from firelane.backends.cuda.pinned_state import PinnedState
-from firelane.backends.cuda.shapes import round_up
-from firelane.backends.cuda.tables import LOGIT_ROWS, PARITY, StepTables
+from firelane.backends.cuda.device.pinned_state import PinnedState
+from firelane.backends.cuda.device.shapes import round_up
+from firelane.backends.cuda.kernels.sampling.sample import SampleOutputs, SampleScratch, sample
+from firelane.backends.cuda.step.tables import LOGIT_ROWS, PARITY, StepTables
 from firelane.contract import SAMPLE, StepLimits
 from tests.backends.cuda.host_device import HostDevice, poison
 from tests.backends.sampling_harness import Request, Row

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import WAIT_LIMIT_S, Shared, StageLink
+from firelane.backends.cuda.device.device import WAIT_LIMIT_S, Shared, StageLink
 
 _GARBAGE = {1: 0x7F, 2: 0x7F7F, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
 

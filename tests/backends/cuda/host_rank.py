@@ -12,7 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import torch
 
-from firelane.backends.cuda.device import Shared, StageLink
+from firelane.backends.cuda.device.device import Shared, StageLink
 from firelane.backends.cuda.peers import Peers
 from firelane.backends.cuda.ranks.worker import main
 from firelane.parallel.ranks import RankLayout

@@ -14,8 +14,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import Transfer
-from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.device.device import Transfer
+from firelane.backends.cuda.device.launch import Work
 from firelane.parallel.ranks import RankLayout
 from tests.backends.cuda.host_device import HostDevice, poison
 

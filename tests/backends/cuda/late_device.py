@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from firelane.backends.cuda.device import WAIT_LIMIT_S
+from firelane.backends.cuda.device.device import WAIT_LIMIT_S
 from firelane.errors import MachineError
 from tests.backends.cuda.host_device import HostDevice, copy_each
 

@@ -9,7 +9,8 @@ from unittest import mock
 
 from triton.runtime.interpreter import interpreter_builder
 
-from firelane.backends.cuda.kernels import norm, rope
+from firelane.backends.cuda.kernels import rope
+from firelane.backends.cuda.kernels.norms import norm
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from firelane.backends.cuda import coded_reference as reference
-from firelane.backends.cuda.matrices import CodedMatrix, Escapes, PlainMatrix
-from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
+from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK, round_up
+from firelane.backends.cuda.weights import coded_reference as reference
+from firelane.backends.cuda.weights.matrices import CodedMatrix, Escapes, PlainMatrix
 from tests.weights.files import to_bf16
 
 Bits = np.ndarray  # uint16, bits of bf16

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.launch import Launch
 
 Storages = dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]]
 """By the address on the host: the storage there and the one on the device."""

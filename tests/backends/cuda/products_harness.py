@@ -11,14 +11,14 @@ import torch
 from matrices_harness import coded_matrix, plain_matrix, true_values
 from torch import Tensor
 
-from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels import transpose
-from firelane.backends.cuda.kernels.gated import gated_linear
-from firelane.backends.cuda.kernels.linear import linear
-from firelane.backends.cuda.kernels.linear_parts import linear_parts
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix
-from firelane.backends.cuda.shapes import round_up, segments
-from firelane.backends.cuda.tables import NUM_COUNTS, ROWS
+from firelane.backends.cuda.device.linear_config import LinearConfig
+from firelane.backends.cuda.device.shapes import round_up, segments
+from firelane.backends.cuda.kernels.matmul import transpose
+from firelane.backends.cuda.kernels.matmul.gated import gated_linear
+from firelane.backends.cuda.kernels.matmul.linear import linear
+from firelane.backends.cuda.kernels.matmul.linear_parts import linear_parts
+from firelane.backends.cuda.step.tables import NUM_COUNTS, ROWS
+from firelane.backends.cuda.weights.matrices import Matrix, PlainMatrix
 from firelane.program.ops import SILU, Gate
 from tests.backends.cuda.host_device import poison
 

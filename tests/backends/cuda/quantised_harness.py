@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from matrices_harness import escapes_of, no_escapes, padded
 
-from firelane.backends.cuda import coded_reference as reference
-from firelane.backends.cuda.escape_codes import bounds_of, zero_escapes
-from firelane.backends.cuda.matrices import FP4, FP8, HALF_BYTES, INT4, QuantisedMatrix
-from firelane.backends.cuda.packing import by_block
-from firelane.backends.cuda.quantised_weights import half_bytes
-from firelane.backends.cuda.shapes import K_TILE, round_up
-from firelane.weights.codebooks import E4M3
+from firelane.backends.cuda.device.shapes import K_TILE, round_up
+from firelane.backends.cuda.loading.packing import by_block
+from firelane.backends.cuda.weights import coded_reference as reference
+from firelane.backends.cuda.weights.escape_codes import bounds_of, zero_escapes
+from firelane.backends.cuda.weights.matrices import FP4, FP8, HALF_BYTES, INT4, QuantisedMatrix
+from firelane.backends.cuda.weights.quantised_weights import half_bytes
+from firelane.weights.formats.codebooks import E4M3
 from firelane.weights.quantized.numbers import E2M1
 from tests.weights.files import to_bf16
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.shapes import round_up
-from firelane.backends.cuda.split_k import SplitKSum
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.device.shapes import round_up
+from firelane.backends.cuda.step.split_k import SplitKSum
+from firelane.backends.cuda.step.tables import StepTables
 from firelane.contract import StepLimits
 from tests.backends.cuda.host_device import HostDevice, poison
 

@@ -16,7 +16,7 @@ os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported: an interp
 
 import torch
 
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.step.tables import StepTables
 from tests.backends.cuda.compile_cases import rows
 from tests.backends.cuda.compile_driver import Case, untouched, use_no_device
 from tests.backends.cuda.host_device import HostDevice

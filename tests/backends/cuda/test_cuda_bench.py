@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from firelane.backends.cuda import gpu_detection
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device import gpu_detection
+from firelane.backends.cuda.device.launch import Launch
 from firelane.contract import SlotState
 from firelane.errors import MachineError
 from tests.backends.cuda.host_device import HostDevice

@@ -16,7 +16,7 @@ import pytest
 from firelane import LLM, SamplingParams
 from firelane.bench.server import ServerProcess
 from firelane.errors import MachineError
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from tests.backends.cuda.test_cuda_bench import SCRIPTS, limits
 
 MODULES = ("report", "limits", "llama", "drive", "checkpoint", "start", "serving", "transformers")

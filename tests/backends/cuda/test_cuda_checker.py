@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.launch import Launch
 
 N = 16
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from matrices_harness import bits_of, coded_matrix, no_escapes, random_bits
 
-from firelane.backends.cuda import coded_reference as reference
-from firelane.backends.cuda.kernels.coded import decode_matrix
-from firelane.backends.cuda.matrices import CodedMatrix
+from firelane.backends.cuda.kernels.matmul.coded import decode_matrix
+from firelane.backends.cuda.weights import coded_reference as reference
+from firelane.backends.cuda.weights.matrices import CodedMatrix
 from tests.backends.cuda.host_device import poison
 
 

@@ -16,9 +16,9 @@ from matrices_harness import (
     random_bits,
 )
 
-from firelane.backends.cuda import coded_reference as reference
-from firelane.backends.cuda.matrices import ESCAPE_SHARE, MAX_BLOCK_ESCAPES, ROW_SHIFT
-from firelane.backends.cuda.shapes import ROW_BLOCK
+from firelane.backends.cuda.device.shapes import ROW_BLOCK
+from firelane.backends.cuda.weights import coded_reference as reference
+from firelane.backends.cuda.weights.matrices import ESCAPE_SHARE, MAX_BLOCK_ESCAPES, ROW_SHIFT
 
 
 def block_of(exponents: list[int], k: int = 128) -> np.ndarray:

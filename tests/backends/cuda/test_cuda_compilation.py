@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from triton.compiler import CompiledKernel
 
-from firelane.backends.cuda.compilation import compile_all
+from firelane.backends.cuda.lowering.compilation import compile_all
 from firelane.errors import CompilerError
 
 

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.backends.cuda.config import FUSED_ROWS, LinearConfig, ProductShape, by_rule, choose
+from firelane.backends.cuda.device.linear_config import (
+    FUSED_ROWS,
+    LinearConfig,
+    ProductShape,
+    by_rule,
+    choose,
+)
 
 SHAPES = st.builds(
     ProductShape,

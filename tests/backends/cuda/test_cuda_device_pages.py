@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda.device import WAIT_LIMIT_S
+from firelane.backends.cuda.device.device import WAIT_LIMIT_S
 from firelane.backends.cuda.device_pages import CopyGate, DevicePages
 from firelane.errors import MachineError, OutOfMemoryError
 from tests.backends.cuda.host_device import HostDevice

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from firelane.backends.cuda.device.shapes import ROW_BLOCK
 from firelane.backends.cuda.kernels.embed import ESCAPES, embed
-from firelane.backends.cuda.matrices import FP4, FP8, INT4, INT8
-from firelane.backends.cuda.shapes import ROW_BLOCK
-from firelane.backends.cuda.tables import TOKENS
+from firelane.backends.cuda.step.tables import TOKENS
+from firelane.backends.cuda.weights.matrices import FP4, FP8, INT4, INT8
 from tests.backends.cuda.matrices_harness import (
     coded_matrix,
     plain_matrix,

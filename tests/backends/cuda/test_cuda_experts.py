@@ -12,11 +12,11 @@ from matrices_harness import coded_matrix, plain_matrix, random_bits, true_value
 from products_harness import FORMS, Rows, assert_near, output, random_rows, run_gated, run_linear
 from quantised_harness import Form, quantised_matrix, random_part
 
-from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
-from firelane.backends.cuda.matrices import FP4, INT4, Matrix
-from firelane.backends.cuda.row_groups import RowGroups
-from firelane.backends.cuda.shapes import round_up
+from firelane.backends.cuda.device.linear_config import LinearConfig
+from firelane.backends.cuda.device.shapes import round_up
+from firelane.backends.cuda.kernels.matmul.experts import expert_gated, expert_linear
+from firelane.backends.cuda.step.row_groups import RowGroups
+from firelane.backends.cuda.weights.matrices import FP4, INT4, Matrix
 from firelane.program.ops import GELU_TANH, SILU, Gate
 from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.test_cuda_group_rows import grouped, random_picks

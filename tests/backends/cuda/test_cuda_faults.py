@@ -9,7 +9,7 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
-from firelane.backends.cuda.faults import translated
+from firelane.backends.cuda.device.faults import translated
 from firelane.errors import CompilerError, FirelaneError, MachineError, OutOfMemoryError, UsageError
 
 FULL = (

@@ -8,7 +8,7 @@ import torch
 from matrices_harness import coded_matrix, plain_matrix, random_bits, uncoded_matrix
 from products_harness import FORMS, assert_near, gated_reference, random_rows, run_gated
 
-from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.device.linear_config import LinearConfig
 from firelane.program.ops import GELU_TANH, SILU, Gate
 
 SMALL = LinearConfig(row_tile=16)

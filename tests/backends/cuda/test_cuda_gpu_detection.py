@@ -12,8 +12,8 @@ import pytest
 
 from firelane import backends
 from firelane.backends import cuda
-from firelane.backends.cuda import gpu_detection
-from firelane.backends.cuda.gpu_detection import GpuDetection, Packages
+from firelane.backends.cuda.device import gpu_detection
+from firelane.backends.cuda.device.gpu_detection import GpuDetection, Packages
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import FirelaneError, MachineError, OutOfMemoryError, UsageError
 
@@ -217,7 +217,8 @@ def test_memory_of_others_is_named(look: Look, monkeypatch: pytest.MonkeyPatch, 
 
 def test_looking_imports_neither_torch_nor_triton() -> None:
     script = (
-        "import sys; from firelane.backends import choose; choose(); import firelane.backends.cuda.faults; "
+        "import sys; from firelane.backends import choose; choose(); "
+        "import firelane.backends.cuda.device.faults; "
         "print({'torch', 'triton'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda.kernels import group_rows as module
-from firelane.backends.cuda.kernels.group_rows import group_rows
-from firelane.backends.cuda.row_groups import RowGroups, most_tiles
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.kernels.matmul import group_rows as module
+from firelane.backends.cuda.kernels.matmul.group_rows import group_rows
+from firelane.backends.cuda.step.row_groups import RowGroups, most_tiles
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
 from tests.backends.cuda.host_device import HostDevice, poison
 from tests.backends.cuda.rows_harness import rows_of
 

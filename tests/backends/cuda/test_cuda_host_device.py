@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device.device import Device
 from tests.backends.cuda.host_device import HostDevice, poison
 
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.errors import InterpreterError
 
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.launch import Launch
 from tests.backends.cuda.interpreter import bf16_bits, halving_sum, ordered_product
 
 N = 1024

@@ -11,13 +11,13 @@ import torch
 from matrices_harness import coded_matrix, plain_matrix, random_bits, true_values, uncoded_matrix
 from products_harness import FORMS, Rows, assert_near, output, random_rows
 
-from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels.head_linear import head_linear
-from firelane.backends.cuda.kernels.latent import latent_cache
-from firelane.backends.cuda.kv_pages import LayerCache, layer_cache
-from firelane.backends.cuda.matrices import Matrix
-from firelane.backends.cuda.tables import ROWS
+from firelane.backends.cuda.device.linear_config import LinearConfig
+from firelane.backends.cuda.kernels.attention.latent import latent_cache
+from firelane.backends.cuda.kernels.matmul.head_linear import head_linear
+from firelane.backends.cuda.step import tables as t
+from firelane.backends.cuda.step.kv_pages import LayerCache, layer_cache
+from firelane.backends.cuda.step.tables import ROWS
+from firelane.backends.cuda.weights.matrices import Matrix
 from firelane.contract import CAUSAL
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import HeadShape, LatentCache, Rotary, Temperature

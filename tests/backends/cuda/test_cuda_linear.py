@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from matrices_harness import coded_matrix, plain_matrix, random_bits, true_values, uncoded_matrix
 from products_harness import FORMS, assert_near, output, random_rows, run_linear
 
-from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.shapes import segments
+from firelane.backends.cuda.device.linear_config import LinearConfig
+from firelane.backends.cuda.device.shapes import segments
 
 SMALL = LinearConfig(row_tile=16)
 CONFIGS = {

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from firelane.backends.cuda import assembly, loader
-from firelane.backends.cuda.compilation import specialisation
-from firelane.backends.cuda.memory import RESERVE_BYTES
+from firelane.backends.cuda.lowering.compilation import specialisation
+from firelane.backends.cuda.lowering.memory import RESERVE_BYTES
 from firelane.contract import EMBED
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import CheckpointError, CompilerError, OutOfMemoryError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
 from tests.backends.executor_contract import LIMITS, Batch, ExecutorContract

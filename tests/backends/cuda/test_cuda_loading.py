@@ -16,23 +16,23 @@ import pytest
 import torch
 from matrices_harness import original_bits, padded, random_bits
 
-from firelane.backends.cuda.load_stages import time_stages
-from firelane.backends.cuda.loading import load_weights, may_be_coded, planned_bytes, staging_bytes
-from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix
-from firelane.backends.cuda.packing import work_ahead
-from firelane.backends.cuda.placement import placements
-from firelane.backends.cuda.reading import PortionReader, portions
-from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.cuda.loading.load_stages import time_stages
+from firelane.backends.cuda.loading.loading import load_weights, may_be_coded, planned_bytes, staging_bytes
+from firelane.backends.cuda.loading.packing import work_ahead
+from firelane.backends.cuda.loading.reading import PortionReader, portions
+from firelane.backends.cuda.weights.device_weights import DeviceWeights
+from firelane.backends.cuda.weights.matrices import CodedMatrix, Matrix, PlainMatrix
+from firelane.backends.cuda.weights.placement import placements
 from firelane.errors import CheckpointError
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.recipes import widened
 from firelane.program.reference import materialise
 from firelane.program.values import DType, Weight
-from firelane.weights import reader as drive_reader
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless.pack import pack
 from firelane.weights.lossless.writer import Rule
+from firelane.weights.storage import reader as drive_reader
 from tests.backends.cuda.host_device import HostDevice
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights import toy_recipes

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda.kernels.cast import cast
-from firelane.backends.cuda.kernels.norm import rms_norm
-from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS
+from firelane.backends.cuda.kernels.norms.norm import rms_norm
+from firelane.backends.cuda.kernels.rows.cast import cast
+from firelane.backends.cuda.step.tables import NUM_COUNTS, ROWS, TOKENS
 from tests.backends.cuda.rows_harness import assert_untouched, bits, filled, random_split_k, rows_of, sum_of
 
 EPS = 1e-5

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices_harness import DENORMAL, NEGATIVE_ZERO, bf16, bits_of, escapes_of, padded, random_bits
 
-from firelane.backends.cuda import coded_reference as reference
 from firelane.backends.cuda.kernels import pack
-from firelane.backends.cuda.matrices import CodedMatrix, Escapes, PlainMatrix
+from firelane.backends.cuda.weights import coded_reference as reference
+from firelane.backends.cuda.weights.matrices import CodedMatrix, Escapes, PlainMatrix
 from tests.backends.cuda.host_device import poison
 
 Bits = np.ndarray

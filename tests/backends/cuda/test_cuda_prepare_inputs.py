@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels.prepare_inputs import PAIRS, WORDS, prepare_inputs
-from firelane.backends.cuda.pinned_state import PinnedState
-from firelane.backends.cuda.shapes import ATTENTION_SPLIT
-from firelane.backends.cuda.staging import Stager
+from firelane.backends.cuda.device.pinned_state import PinnedState
+from firelane.backends.cuda.device.shapes import ATTENTION_SPLIT
+from firelane.backends.cuda.kernels.rows.prepare_inputs import PAIRS, WORDS, prepare_inputs
+from firelane.backends.cuda.step import tables as t
+from firelane.backends.cuda.step.staging import Stager
 from firelane.contract import CAUSAL, Chunk, StepInputs, Window, kept_from
 from tests.backends.cuda.host_device import HostDevice, poison
 from tests.backends.cuda.rows_harness import TILE_TOKENS, assert_untouched, limits, poisoned_tables

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.backends.cuda.buckets import Bucket
-from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.lowering.buckets import Bucket
+from firelane.backends.cuda.lowering.product_plan import ProductPlan
 from firelane.program.ops import Cast, Embed, Linear, Op, RMSNorm
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight

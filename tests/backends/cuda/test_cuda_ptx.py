@@ -13,7 +13,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.device.launch import Launch
 from tests.backends.cuda.interpreter_ptx import run_ptx
 
 ALL = 0xFFFFFFFF

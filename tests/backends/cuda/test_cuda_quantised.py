@@ -10,12 +10,12 @@ from matrices_harness import bits_of, no_escapes, plain_matrix, uncoded_matrix
 from products_harness import random_rows, run_gated, run_linear
 from quantised_harness import Form, Quantised, quantised_matrix, random_part
 
-from firelane.backends.cuda import coded_reference as reference
-from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels.quantised import decode_matrix
-from firelane.backends.cuda.matrices import FP4, FP8, INT4, INT8, QuantisedMatrix
-from firelane.backends.cuda.packing import by_block
-from firelane.backends.cuda.quantised_weights import half_bytes, narrowed
+from firelane.backends.cuda.device.linear_config import LinearConfig
+from firelane.backends.cuda.kernels.matmul.quantised import decode_matrix
+from firelane.backends.cuda.loading.packing import by_block
+from firelane.backends.cuda.weights import coded_reference as reference
+from firelane.backends.cuda.weights.matrices import FP4, FP8, INT4, INT8, QuantisedMatrix
+from firelane.backends.cuda.weights.quantised_weights import half_bytes, narrowed
 from tests.backends.cuda.host_device import poison
 
 F32 = torch.float32

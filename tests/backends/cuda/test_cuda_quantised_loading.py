@@ -11,29 +11,30 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda import coded_reference, loader
-from firelane.backends.cuda.kernels.quantised import decode_matrix
-from firelane.backends.cuda.loading import load_weights, planned_bytes
-from firelane.backends.cuda.matrices import FP4, PlainMatrix, QuantisedForm, QuantisedMatrix
-from firelane.backends.cuda.packing import MatrixPacker
-from firelane.backends.cuda.placement import Placement
-from firelane.backends.cuda.quantised_weights import Stored, arrays_of, numbers_of, stored_weights
+from firelane.backends.cuda import loader
+from firelane.backends.cuda.kernels.matmul.quantised import decode_matrix
+from firelane.backends.cuda.loading.loading import load_weights, planned_bytes
+from firelane.backends.cuda.loading.packing import MatrixPacker
+from firelane.backends.cuda.weights import coded_reference
+from firelane.backends.cuda.weights.matrices import FP4, PlainMatrix, QuantisedForm, QuantisedMatrix
+from firelane.backends.cuda.weights.placement import Placement
+from firelane.backends.cuda.weights.quantised_weights import Stored, arrays_of, numbers_of, stored_weights
 from firelane.contract import SAMPLE, SCORE
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import CheckpointError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.codebooks import E2M1_VALUES, Codebook
-from firelane.weights.codes import Codes
-from firelane.weights.fitting import fitted
-from firelane.weights.formats import Grouping
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.formats.codebooks import E2M1_VALUES, Codebook
+from firelane.weights.formats.codes import Codes
+from firelane.weights.formats.formats import Grouping
+from firelane.weights.formats.grouped import fitted as codes_fitted
 from firelane.weights.gguf.blocks import FORMATS as GGUF_FORMATS
 from firelane.weights.gguf.blocks import decode
 from firelane.weights.gguf.types import TYPES
-from firelane.weights.grouped import fitted as codes_fitted
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean

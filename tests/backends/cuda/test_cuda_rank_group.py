@@ -22,7 +22,7 @@ from firelane.backends.ranks.member import Member
 from firelane.contract import SAMPLE, Executor
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.host_rank import MODULE, peer_of

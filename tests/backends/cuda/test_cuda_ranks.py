@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from firelane.backends.cuda.assembly import assemble
-from firelane.backends.cuda.device import Device
-from firelane.backends.cuda.loading import load_weights
+from firelane.backends.cuda.device.device import Device
+from firelane.backends.cuda.loading.loading import load_weights
 from firelane.contract import SAMPLE, SCORE, StepLimits
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.host_ranks import HostGroup
 from tests.backends.cuda.lean import lean

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels.delta_rule import delta_rule
-from firelane.backends.cuda.kernels.gates import gated
-from firelane.backends.cuda.kernels.norm import rms_norm
-from firelane.backends.cuda.kernels.short_conv import short_conv
-from firelane.backends.cuda.kernels.state_space import state_space
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS, StepTables
+from firelane.backends.cuda.kernels.norms.norm import rms_norm
+from firelane.backends.cuda.kernels.recurrent.delta_rule import delta_rule
+from firelane.backends.cuda.kernels.recurrent.short_conv import short_conv
+from firelane.backends.cuda.kernels.recurrent.state_space import state_space
+from firelane.backends.cuda.kernels.rows.gates import gated
+from firelane.backends.cuda.step import tables as t
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS, StepTables
 from firelane.contract import NO_SNAPSHOT, ZERO_STATE
 from firelane.program.ops import DeltaRule, DeltaShape, Gated, ShortConv, StateShape, StateSpace
 from firelane.program.values import DType, Rows, Value, Weight

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from firelane.backends.cuda.kernels.rope import rope_and_cache
-from firelane.backends.cuda.kv_pages import layer_cache
-from firelane.backends.cuda.tables import TOKENS
+from firelane.backends.cuda.step.kv_pages import layer_cache
+from firelane.backends.cuda.step.tables import TOKENS
 from firelane.contract import CAUSAL, Window
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary, Temperature

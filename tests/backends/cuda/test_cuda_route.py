@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda.kernels.route import route
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.kernels.rows.route import route
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
 from firelane.program.ops import Groups, Route
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.rows_harness import assert_untouched, filled, random_split_k, rows_of, sum_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firelane.backends.cuda.tables import LOGIT_ROWS
+from firelane.backends.cuda.step.tables import LOGIT_ROWS
 from firelane.contract import EMBED, MAX_LOGPROBS, SAMPLE, SCORE
 from firelane.program import sampling_reference as reference
 from tests.backends.cuda.cuda_sampling_harness import Sampler

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.backends.cuda.kernels.sample import SampleScratch
-from firelane.backends.cuda.kernels.sample_layout import block_size, num_blocks
+from firelane.backends.cuda.kernels.sampling.sample import SampleScratch
+from firelane.backends.cuda.kernels.sampling.sample_layout import block_size, num_blocks
 from firelane.contract import SCORE
 from firelane.program import sampling_reference as reference
 from tests.backends.cuda.cuda_sampling_harness import Case, Sampler

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from firelane.backends.cuda import loader
 from firelane.engine_config import ExecutorConfig
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
 from tests.engine.test_cpu_schedules import random_requests, run

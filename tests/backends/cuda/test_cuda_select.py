@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda.kernels.cast import select_rows
-from firelane.backends.cuda.kernels.store_hidden import store_hidden
-from firelane.backends.cuda.tables import PARITY, ROW_KIND, ROW_TOKEN, ROWS
+from firelane.backends.cuda.kernels.rows.cast import select_rows
+from firelane.backends.cuda.kernels.rows.store_hidden import store_hidden
+from firelane.backends.cuda.step.tables import PARITY, ROW_KIND, ROW_TOKEN, ROWS
 from firelane.contract import EMBED, SAMPLE, SCORE
 from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.rows_harness import (

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.buckets import choose, make_buckets
-from firelane.backends.cuda.shapes import ATTENTION_SPLIT, MIN_SEGMENT, segments
-from firelane.backends.cuda.staging import Stager
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.device.shapes import ATTENTION_SPLIT, MIN_SEGMENT, segments
+from firelane.backends.cuda.lowering.buckets import choose, make_buckets
+from firelane.backends.cuda.step import tables as t
+from firelane.backends.cuda.step.staging import Stager
+from firelane.backends.cuda.step.tables import StepTables
 from firelane.contract import EMBED, SAMPLE, SCORE, StepInputs, StepLimits
 from tests.backends.cuda.host_device import HostDevice
 

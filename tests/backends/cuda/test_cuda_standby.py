@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from firelane.backends.cuda import standby
-from firelane.backends.cuda.standby import DeviceStandby, tensors_of
+from firelane.backends.cuda.device import standby
+from firelane.backends.cuda.device.standby import DeviceStandby, tensors_of
 from tests.backends.cuda.host_device import HostDevice
 
 

@@ -7,8 +7,8 @@ import torch
 from matrices_harness import plain_matrix, random_bits, uncoded_matrix
 from products_harness import random_rows, room_for_transposed
 
-from firelane.backends.cuda.kernels.transpose import are_worth, transpose
-from firelane.backends.cuda.tables import ROWS
+from firelane.backends.cuda.kernels.matmul.transpose import are_worth, transpose
+from firelane.backends.cuda.step.tables import ROWS
 
 
 @pytest.mark.parametrize(("count", "max_rows", "k"), [(1, 1, 7), (70, 70, 128), (65, 300, 200), (0, 5, 64)])

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from firelane.backends.cuda import loader
-from firelane.engine import pulls, tier_reads
-from firelane.engine.standby import EngineStandby
-from firelane.engine.tiers import open_tiers
+from firelane.engine.pages import pulls, tier_reads
+from firelane.engine.process.standby import EngineStandby
+from firelane.engine.process.tiers import open_tiers
 from firelane.engine_config import ExecutorConfig, TiersConfig
 from firelane.kv import SnapshotRule
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.late_device import LateDevice
 from tests.backends.cuda.lean import lean

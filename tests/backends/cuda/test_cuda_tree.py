@@ -11,12 +11,12 @@ import torch
 from matrices_harness import uncoded_matrix
 from products_harness import Rows, output, random_rows
 
-from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels.linear import linear
-from firelane.backends.cuda.kernels.linear_parts import linear_parts
+from firelane.backends.cuda.device.linear_config import LinearConfig
+from firelane.backends.cuda.kernels.matmul.linear import linear
+from firelane.backends.cuda.kernels.matmul.linear_parts import linear_parts
 from firelane.backends.cuda.kernels.tree import sum_of_experts, tree_sum
-from firelane.backends.cuda.sum_order import SumOrder, is_ragged
-from firelane.backends.cuda.tables import ROWS
+from firelane.backends.cuda.step.sum_order import SumOrder, is_ragged
+from firelane.backends.cuda.step.tables import ROWS
 from firelane.program.segments import SEGMENTS, segment_ranges, segments_of, subtree
 from firelane.program.segments import tree_sum as tree_of
 from tests.backends.cuda.host_device import poison

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from firelane.backends.cuda.kernels.norm import rms_norm
+from firelane.backends.cuda.kernels.norms.norm import rms_norm
+from firelane.backends.cuda.kernels.norms.tree_norm import tree_norm
 from firelane.backends.cuda.kernels.tree import tree_sum
-from firelane.backends.cuda.kernels.tree_norm import tree_norm
 from firelane.backends.cuda.rank_sum import RankSum
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
 from tests.backends.cuda.rows_harness import assert_untouched, rows_of
 
 ROWS, MAX_ROWS, EPS = 3, 4, 1e-5

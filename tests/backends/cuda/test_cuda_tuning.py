@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from products_harness import assert_near
 
-from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule, choose
-from firelane.backends.cuda.kernels.tiling import fitting
-from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule, choose
+from firelane.backends.cuda.kernels.matmul.tiling import fitting
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.tuning.candidates import is_possible, neighbours
 from firelane.backends.cuda.tuning.grouped_problem import GroupedProblem, problem_of

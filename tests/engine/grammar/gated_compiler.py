@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from firelane.engine.grammar.queue import GrammarQueue
-from firelane.engine.sequence import TenantInfo
+from firelane.engine.sequences.sequence import TenantInfo
 from firelane.errors import MachineError, ProcessDeadError, QueueTimeoutError, RequestError
 from firelane.wire.frames import Grammar
 

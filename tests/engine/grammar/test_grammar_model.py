@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from firelane.engine.grammar.compiler import GrammarCompiler
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue
-from firelane.engine.load import load_executor
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar
 

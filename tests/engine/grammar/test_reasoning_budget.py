@@ -11,8 +11,8 @@ import tokenizers
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.source import new_matcher
 from firelane.engine.grammar.vocabulary import load_vocabulary
-from firelane.text.reasoning import THINK, budget_grammar
-from firelane.text.tokenizer import load_tokenizer
+from firelane.text.chat.reasoning import THINK, budget_grammar
+from firelane.text.tokens.tokenizer import load_tokenizer
 from tests.text.toy_model import byte_tokenizer, write_model
 
 OPEN, CLOSE = THINK.delimiters

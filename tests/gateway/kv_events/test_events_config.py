@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from firelane.cli import build_parser
-from firelane.cli.engine_options import engine_options
-from firelane.cli.router_options import with_routers
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.gateway.kv_events import config as module
 from firelane.gateway.kv_events.config import KvEventsConfig, offset_port
+from firelane.server.options.engine import engine_options
+from firelane.server.options.router import with_routers
 
 ON = '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "topic": "kv"}'
 

@@ -15,14 +15,14 @@ import msgspec
 import pytest
 import zmq
 
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.engines import GatewayEngines
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
-from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.kv_events.feed import NoFeed, PublisherFeed, make_feed
 from firelane.gateway.kv_events.publisher import ZmqPublisher
+from firelane.server.engine_shares import EngineOptions
+from firelane.server.engines import GatewayEngines
 from firelane.wire.cache_events import BlocksCleared, BlocksRemoved, CacheEvents
 
 SOON_MS = 120_000

@@ -7,8 +7,8 @@ import threading
 import pytest
 from messages_support import ask, events
 
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.recovery.recovery import Resume
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 

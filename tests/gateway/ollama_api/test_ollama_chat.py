@@ -8,7 +8,7 @@ import pytest
 from ollama_support import SCHEMA, TOOL, chat, generate, lines, post, refused, timeless, user
 from taught_model import CALL, prompt
 
-from firelane.api.ollama import OPTION_HINTS
+from firelane.gateway.apis.ollama.types import OPTION_HINTS
 from firelane.gateway.tenants.keyfile import hashed
 from tests.text.toy_model import write_model
 

@@ -11,9 +11,9 @@ from ollama_support import chat, lines, post, refused, told, user
 
 from firelane.cli import main
 from firelane.errors import EngineDeadError
-from firelane.gateway.engines.link_state import LinkState
-from firelane.gateway.handlers import ollama_files
-from firelane.gateway.handlers.ollama_models import CHANGES
+from firelane.gateway.apis.ollama import files as ollama_files
+from firelane.gateway.apis.ollama.models import CHANGES
+from firelane.gateway.engines.link.link_state import LinkState
 from tests.text.toy_model import write_model
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from firelane.gateway.answers import conversation_store
-from firelane.gateway.answers.conversation_store import ENTRY_BYTES, Conversation, ConversationStore
+from firelane.gateway.conversations import conversation_store
+from firelane.gateway.conversations.conversation_store import ENTRY_BYTES, Conversation, ConversationStore
 from firelane.gateway.tenants.tenant import Tenant
 
 ANNE = Tenant(name="anne")

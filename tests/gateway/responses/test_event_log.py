@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from firelane.gateway.answers.event_log import EVENT_BYTES, EventLog, EventLogs
+from firelane.gateway.conversations.event_log import EVENT_BYTES, EventLog, EventLogs
 
 
 class Client:

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from firelane.api.responses import FunctionTool, ResponsesRequest
+from firelane.api.stored.responses import FunctionTool, ResponsesRequest
 from firelane.errors import RequestError
-from firelane.gateway.answers.conversation_store import ConversationStore
-from firelane.gateway.answers.response_store import ResponseStore
-from firelane.gateway.requests.response_tools import left_out, names_of
-from firelane.gateway.requests.response_turn import Kept, begin_turn
-from firelane.gateway.requests.responses_chat import as_chat
+from firelane.gateway.apis.responses.chat import as_chat
+from firelane.gateway.apis.responses.tools import left_out, names_of
+from firelane.gateway.conversations.conversation_store import ConversationStore
+from firelane.gateway.conversations.response_store import ResponseStore
+from firelane.gateway.conversations.turn import Kept, begin_turn
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x": 1}'}

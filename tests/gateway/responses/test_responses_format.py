@@ -13,10 +13,10 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from firelane.api.errors import envelope
-from firelane.api.responses import ResponseObject
+from firelane.api.stored.responses import ResponseObject
 from firelane.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
-from firelane.gateway.answers.formats import ChoiceResult, TokenReport
-from firelane.gateway.answers.responses_format import ResponsesFormat
+from firelane.gateway.apis.responses.format import ResponsesFormat
+from firelane.gateway.requests.formats import ChoiceResult, TokenReport
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning, ToolCall
 
 USAGE = Usage(

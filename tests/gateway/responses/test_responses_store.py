@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.errors import NotFoundError
-from firelane.gateway.answers.response_store import ENTRY_BYTES, ResponseStore, StoredResponse
+from firelane.gateway.conversations.response_store import ENTRY_BYTES, ResponseStore, StoredResponse
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN, Tenant
 
 ANNE, BERT = Tenant(name="anne"), Tenant(name="bert")

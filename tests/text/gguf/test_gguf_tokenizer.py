@@ -24,7 +24,7 @@ from firelane.errors import TokenizerError
 from firelane.text.gguf.splitting import SPLITTINGS, splitting
 from firelane.text.gguf.tokenizer import model_files
 from firelane.text.model_files import read_model_files
-from firelane.text.tokenizer_source import KIMI_PATTERN
+from firelane.text.tokens.tokenizer_source import KIMI_PATTERN
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.sources.gguf import model_directory
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
-from firelane.weights.pieces import coded_format, read_codes
-from firelane.weights.reader import ReadBuffer
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.packing.pieces import coded_format, read_codes
+from firelane.weights.storage.reader import ReadBuffer
 from tests.models import toy_dense
 from tests.models.families import random_tensors
 from tests.models.gguf_rows_changed import ROWS

@@ -12,9 +12,9 @@ import pytest
 from firelane.errors import CheckpointError, UsageError
 from firelane.models.registry import load_program
 from firelane.sources.gguf import model_directory
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
-from firelane.weights.packer import not_finite
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.packing.packer import not_finite
 from firelane.weights.quantizing.schemes import SCHEMES
 from tests.models import toy_dense
 from tests.models.families import random_tensors

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError, FirelaneError, OutputError, UsageError
-from firelane.models.config import read_config
+from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.files import INDEX, SINGLE
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless import output
 from firelane.weights.lossless.file import STREAM_SUFFIX
 from firelane.weights.lossless.manifest import CONFIG, MANIFEST
@@ -29,7 +28,8 @@ from firelane.weights.lossless.pack import MARKER, Packed, pack, pack_nowhere
 from firelane.weights.lossless.unpack import MARKER as UNPACK_MARKER
 from firelane.weights.lossless.unpack import unpack
 from firelane.weights.lossless.verify import verify
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.storage.files import INDEX, SINGLE
+from firelane.weights.storage.safetensors import SafetensorsFile
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors
 

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.errors import CheckpointError
-from firelane.weights import reader
 from firelane.weights.lossless.control import FIELDS, SEAL, Control
 from firelane.weights.lossless.file import CONTROL, STREAM_SUFFIX, PackedFile, open_weights
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputFile
 from firelane.weights.lossless.writer import FilePacker, Rule
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.storage import reader
+from firelane.weights.storage.safetensors import SafetensorsFile
 from tests.weights.files import to_bf16, write_raw, write_safetensors
 
 SMALL = Rule(min_weights=16, chunk_bytes=1024)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from firelane.weights.native import SOURCES
+from firelane.weights.formats.native import SOURCES
 
 HARNESS = """
 #include <cstdio>

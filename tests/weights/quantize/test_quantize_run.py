@@ -17,11 +17,11 @@ from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.program.values import DType, Weight
 from firelane.sources.gguf import model_directory
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.lossless.pack import pack
-from firelane.weights.pieces import read_piece
+from firelane.weights.packing.pieces import read_piece
 from firelane.weights.quantize.report import NAME, Report
 from firelane.weights.quantize.run import MARKER, quantize
 from firelane.weights.quantizing.parts import quantize_rows

@@ -11,10 +11,10 @@ import numpy as np
 from firelane import LLM, SamplingParams
 from firelane.models.registry import load_program
 from firelane.program.recipes import Piece
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.formats import Format
-from firelane.weights.pieces import coded_format, read_codes, read_piece
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.formats import Format
+from firelane.weights.packing.pieces import coded_format, read_codes, read_piece
 from tests.models.families import make_checkpoint, random_tensors
 from tests.models.toy_experts import gpt_oss
 from tests.weights.files import to_bf16, write_safetensors

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from firelane.models.registry import load_program
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
 from tests.models.families import random_tensors
 from tests.weights.files import to_bf16, write_safetensors
 from tests.weights.quantized.quantized_writers import (

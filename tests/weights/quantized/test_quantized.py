@@ -16,13 +16,13 @@ from firelane.errors import CheckpointError, UnsupportedModelError
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.values import DType
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.codebooks import E4M3, Codebook
-from firelane.weights.formats import from_panels
-from firelane.weights.grouped import decode, encode, fitted
-from firelane.weights.pieces import coded_format, read_codes, read_piece
-from firelane.weights.reader import ReadBuffer
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.codebooks import E4M3, Codebook
+from firelane.weights.formats.formats import from_panels
+from firelane.weights.formats.grouped import decode, encode, fitted
+from firelane.weights.packing.pieces import coded_format, read_codes, read_piece
+from firelane.weights.storage.reader import ReadBuffer
 from tests.models import toy_dense, toy_latent
 from tests.models.families import make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors

@@ -9,7 +9,7 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig, preset_name_to_scheme
 
 from firelane.program.recipes import widened
-from firelane.weights.bf16 import bf16_bits
+from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.quantized.numbers import E2M1
 from firelane.weights.quantizing.floats import e2m1_codes, e4m3_codes
 from firelane.weights.quantizing.integers import quantize_integers

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from firelane import LLM, SamplingParams
-from firelane.engine.identity import model_identity
-from firelane.engine.load import load_executor
+from firelane.engine.process.identity import model_identity
+from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.errors import CheckpointError, UsageError
 from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.program.values import DType
-from firelane.weights.bf16 import bf16_bits
-from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.fitting import fitted
-from firelane.weights.formats import Format
+from firelane.weights.checkpoints.checkpoint import Checkpoint
+from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.formats.bf16 import bf16_bits
+from firelane.weights.formats.formats import Format
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 from firelane.weights.quantizing.targets import find_targets

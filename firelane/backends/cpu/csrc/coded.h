@@ -1,7 +1,7 @@
 // Weights in lossless coded forms, decoded on their way into the matrix product.
 //
 // A bf16 weight has one byte that looks random (kept raw) and one that takes few values (coded in 4 or 3 bits around
-// the panel's most frequent ones; the others, escapes, follow as they are). firelane/weights/coded.py describes the
+// the panel's most frequent ones; the others, escapes, follow as they are). firelane/weights/formats/coded.py describes the
 // bytes. Decoding gives the very words of the plain panel, step by step, so that products have the same bits.
 //
 // With AVX-512 VBMI2 every tile of rows decodes in registers; where several tiles meet a panel, the first one may leave

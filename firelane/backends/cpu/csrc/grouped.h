@@ -1,5 +1,5 @@
 // Quantised weights, decoded to bf16 on their way into the matrix product: bf16(scale * code - minimum), with a scale
-// for each group of inputs of an output. firelane/weights/grouped.py describes the bytes. Decoding gives the very words
+// for each group of inputs of an output. firelane/weights/formats/grouped.py describes the bytes. Decoding gives the very words
 // of the panel of the dequantised weights, step by step, but for signs of zeros: products have the same bits.
 #pragma once
 

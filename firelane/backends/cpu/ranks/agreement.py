@@ -20,7 +20,7 @@ from firelane.program.integer_products import row_group
 from firelane.program.ops import Linear
 from firelane.program.program import Program
 from firelane.storage import read_regular
-from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.checkpoints.checkpoint import Checkpoint
 
 
 def check_group(program: Program, config: ExecutorConfig) -> HostLayout:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.interconnect import CpuInterconnect, Programs, Share
-from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
 from firelane.backends.cpu.ranks.agreement import check_integer_rows, hello_of
 from firelane.backends.cpu.ranks.hosts.attach import LinkBrokenError

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.link import RankLink
 from firelane.backends.cpu.page_pool import layout_id, pages_in, state_layout_id, states_in
 from firelane.parallel.ranks import RankLayout

@@ -10,14 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.quantised import decode, head_numbers
-from firelane.backends.cuda.kernels.quantised_ptx import is_half
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.kernels.matmul.quantised import decode, head_numbers
+from firelane.backends.cuda.kernels.matmul.quantised_ptx import is_half
+from firelane.backends.cuda.kernels.matmul.tiling import form_arguments
 from firelane.backends.cuda.kernels.sums import columns_of
-from firelane.backends.cuda.kernels.tiling import form_arguments
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Matrix
-from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
-from firelane.backends.cuda.tables import TOKENS, StepTables
+from firelane.backends.cuda.step.tables import TOKENS, StepTables
+from firelane.backends.cuda.weights.matrices import Matrix
 from firelane.program.values import Part
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)

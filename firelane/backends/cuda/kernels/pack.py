@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import BASES, RANGE, ROW_SHIFT, CodedMatrix, PlainMatrix
-from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.weights.matrices import BASES, RANGE, ROW_SHIFT, CodedMatrix, PlainMatrix
 
 BASE, ESCAPES, INFINITE = range(3)
 """Rows of what find_ranges() tells, int32 [3, blocks]: of each block the base, how many escapes that leaves,

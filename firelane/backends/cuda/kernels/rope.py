@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.head_norm import (
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.kernels.norms.head_norm import (
     NO_NORM,
     mean_square_of_each,
     norm_of,
@@ -18,10 +19,9 @@ from firelane.backends.cuda.kernels.head_norm import (
     read_halves,
 )
 from firelane.backends.cuda.kernels.sums import EAGER_ROWS, eager_options, power_of_two, source_arguments
-from firelane.backends.cuda.kv_pages import LayerCache
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.split_k import Source
-from firelane.backends.cuda.tables import TOKENS, StepTables
+from firelane.backends.cuda.step.kv_pages import LayerCache
+from firelane.backends.cuda.step.split_k import Source
+from firelane.backends.cuda.step.tables import TOKENS, StepTables
 from firelane.program.ops import RopeAndCache
 
 HEADS = 8  # of one program

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.split_k import Source, SplitKSum
+from firelane.backends.cuda.step.split_k import Source, SplitKSum
 
 COLUMNS = 1024
 EAGER_ROWS = 64  # up to here a row is read before it is known whether there is one: waiting costs more

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.kernels.sums import columns_of
-from firelane.backends.cuda.launch import Launch
 from firelane.program.segments import SEGMENTS
 
 POINTERS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from firelane.backends.cuda.cuda_device import CudaDevice
-from firelane.backends.cuda.faults import translated
+from firelane.backends.cuda.device.faults import translated
 from firelane.backends.cuda.peers import Peers
 from firelane.backends.ranks.process import RankEndedError
 from firelane.parallel.ranks import RankLayout

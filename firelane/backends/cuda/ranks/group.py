@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from firelane.backends.background import in_background
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.loader import load_on, opened
 from firelane.backends.ranks.group import RankGroup

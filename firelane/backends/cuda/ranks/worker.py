@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.loader import load_on, opened
 from firelane.backends.ranks import worker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from firelane.backends.cuda.config import LinearConfig, ProductShape
-from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
+from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape
+from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK, round_up, segments
 
 SHARED_BYTES = 232_448  # of one program, sm_90
 MOST_SUMS = 128  # of one thread: half of its registers

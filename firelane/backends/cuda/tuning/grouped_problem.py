@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.config import LinearConfig, ProductShape
-from firelane.backends.cuda.kernels.cast import cast
-from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
-from firelane.backends.cuda.kernels.group_rows import group_rows
-from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.matrices import Matrix
-from firelane.backends.cuda.row_groups import TILE_COLUMNS, RowGroups, most_tiles
-from firelane.backends.cuda.shapes import ROW_BLOCK, round_up
-from firelane.backends.cuda.split_k import SplitKSum
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape
+from firelane.backends.cuda.device.shapes import ROW_BLOCK, round_up
+from firelane.backends.cuda.kernels.matmul.experts import expert_gated, expert_linear
+from firelane.backends.cuda.kernels.matmul.group_rows import group_rows
+from firelane.backends.cuda.kernels.rows.cast import cast
+from firelane.backends.cuda.step.row_groups import TILE_COLUMNS, RowGroups, most_tiles
+from firelane.backends.cuda.step.split_k import SplitKSum
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
 from firelane.backends.cuda.tuning.problem import LEAST_RUNS, Problem
+from firelane.backends.cuda.weights.matrices import Matrix
 from firelane.program.ops import SILU
 
 

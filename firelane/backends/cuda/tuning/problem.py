@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.config import LinearConfig, ProductShape
-from firelane.backends.cuda.kernels import transpose
-from firelane.backends.cuda.kernels.cast import cast
-from firelane.backends.cuda.kernels.gated import gated_linear
-from firelane.backends.cuda.kernels.linear import linear
-from firelane.backends.cuda.kernels.linear_parts import linear_parts
-from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.matrices import ROW_SHIFT, CodedMatrix, Escapes, Matrix, PlainMatrix
-from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
-from firelane.backends.cuda.split_k import SplitKSum
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape
+from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK, round_up, segments
+from firelane.backends.cuda.kernels.matmul import transpose
+from firelane.backends.cuda.kernels.matmul.gated import gated_linear
+from firelane.backends.cuda.kernels.matmul.linear import linear
+from firelane.backends.cuda.kernels.matmul.linear_parts import linear_parts
+from firelane.backends.cuda.kernels.rows.cast import cast
+from firelane.backends.cuda.step.split_k import SplitKSum
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.weights.matrices import ROW_SHIFT, CodedMatrix, Escapes, Matrix, PlainMatrix
 
 PASSED_BYTES = 256 << 20  # several times what a cache keeps
 LEAST_RUNS = 8

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import torch
 
-from firelane.backends.cuda.compilation import compile_all
-from firelane.backends.cuda.faults import translated
-from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.device.faults import translated
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.lowering.compilation import compile_all
 from firelane.errors import CompilerError
 
 NEVER = float("inf")

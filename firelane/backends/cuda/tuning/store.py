@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 import torch
 import triton
 
-from firelane.backends.cuda.config import LinearConfig, MeasuredTable, ProductShape
+from firelane.backends.cuda.device.linear_config import LinearConfig, MeasuredTable, ProductShape
 from firelane.storage import read_regular, write_whole
 
 KERNELS = Path(__file__).parent.parent / "kernels"

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule
-from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.device.launch import Work
+from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule
 from firelane.backends.cuda.tuning.candidates import neighbours
 from firelane.backends.cuda.tuning.stopwatch import Stopwatch
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
-from firelane.backends.cuda.kernels.attention_merge import merge_splits
-from firelane.backends.cuda.kernels.attention_split import attend_splits
-from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
-from firelane.backends.cuda.kernels.query_tile import split_programs
-from firelane.backends.cuda.kv_pages import layer_cache
-from firelane.backends.cuda.tables import CHUNK_COLUMNS, MAX_KV_SPLITS, NUM_COUNTS, Staged, StepTables
+from firelane.backends.cuda.kernels.attention.attention_merge import merge_splits
+from firelane.backends.cuda.kernels.attention.attention_split import attend_splits
+from firelane.backends.cuda.kernels.attention.attention_tiles import attend_tiles, tile_tokens
+from firelane.backends.cuda.kernels.attention.query_tile import split_programs
+from firelane.backends.cuda.step.kv_pages import layer_cache
+from firelane.backends.cuda.step.tables import CHUNK_COLUMNS, MAX_KV_SPLITS, NUM_COUNTS, Staged, StepTables
 from firelane.contract import CAUSAL, Chunk, Span, Window
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import Attention, HeadShape

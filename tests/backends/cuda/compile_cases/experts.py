@@ -10,16 +10,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule
-from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
-from firelane.backends.cuda.kernels.group_rows import group_rows
-from firelane.backends.cuda.kernels.route import route
-from firelane.backends.cuda.kernels.tiling import fitted
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import FP4, INT4, Matrix
-from firelane.backends.cuda.row_groups import RowGroups, most_tiles
-from firelane.backends.cuda.shapes import round_up
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule
+from firelane.backends.cuda.device.shapes import round_up
+from firelane.backends.cuda.kernels.matmul.experts import expert_gated, expert_linear
+from firelane.backends.cuda.kernels.matmul.group_rows import group_rows
+from firelane.backends.cuda.kernels.matmul.tiling import fitted
+from firelane.backends.cuda.kernels.rows.route import route
+from firelane.backends.cuda.step.row_groups import RowGroups, most_tiles
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.weights.matrices import FP4, INT4, Matrix
 from firelane.program.ops import SILU, Gate, Groups, Route
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.compile_cases.linear import coded, plain, quantised

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import torch
 
-from firelane.backends.cuda.config import ProductShape, by_rule
-from firelane.backends.cuda.kernels.head_linear import head_linear
-from firelane.backends.cuda.kernels.latent import latent_cache
-from firelane.backends.cuda.kernels.tiling import fitted
-from firelane.backends.cuda.kv_pages import layer_cache
-from firelane.backends.cuda.split_k import Source
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.device.linear_config import ProductShape, by_rule
+from firelane.backends.cuda.kernels.attention.latent import latent_cache
+from firelane.backends.cuda.kernels.matmul.head_linear import head_linear
+from firelane.backends.cuda.kernels.matmul.tiling import fitted
+from firelane.backends.cuda.step.kv_pages import layer_cache
+from firelane.backends.cuda.step.split_k import Source
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
 from firelane.contract import CAUSAL
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import HeadShape, LatentCache, Rotary

@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-from firelane.backends.cuda.config import LinearConfig, choose
-from firelane.backends.cuda.kernels.gated import gated_linear
-from firelane.backends.cuda.kernels.linear import linear
-from firelane.backends.cuda.kernels.linear_parts import linear_parts
-from firelane.backends.cuda.kernels.tiling import decode_first
-from firelane.backends.cuda.kernels.transpose import elements, transpose
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import (
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.device.linear_config import LinearConfig, choose
+from firelane.backends.cuda.device.shapes import ROW_BLOCK, round_up, segments
+from firelane.backends.cuda.kernels.matmul.gated import gated_linear
+from firelane.backends.cuda.kernels.matmul.linear import linear
+from firelane.backends.cuda.kernels.matmul.linear_parts import linear_parts
+from firelane.backends.cuda.kernels.matmul.tiling import decode_first
+from firelane.backends.cuda.kernels.matmul.transpose import elements, transpose
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.weights.matrices import (
     FP4,
     FP8,
     INT4,
@@ -26,8 +28,6 @@ from firelane.backends.cuda.matrices import (
     PlainMatrix,
     QuantisedMatrix,
 )
-from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
 from firelane.program.ops import GELU_TANH, SILU, Gate
 from tests.backends.cuda.compile_driver import (
     ASYNC_COPY,

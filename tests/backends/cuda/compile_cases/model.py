@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from firelane.backends.cuda.assembly import lower_all, sizes_of
-from firelane.backends.cuda.compilation import specialisation
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.memory import CountingDevice
-from firelane.backends.cuda.placeholder_weights import placeholder_weights
-from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.lowering.compilation import specialisation
+from firelane.backends.cuda.lowering.memory import CountingDevice
+from firelane.backends.cuda.lowering.placeholder_weights import placeholder_weights
+from firelane.backends.cuda.lowering.product_plan import ProductPlan
+from firelane.backends.cuda.lowering.step_memory import StepMemory
 from firelane.contract import StepLimits
 from firelane.program.ops import HeadShape, Rotary
 from firelane.program.program import Program

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
+from firelane.backends.cuda.device.shapes import ROW_BLOCK
 from firelane.backends.cuda.kernels import pack
-from firelane.backends.cuda.matrices import CodedMatrix, Escapes, PlainMatrix
-from firelane.backends.cuda.shapes import ROW_BLOCK
+from firelane.backends.cuda.weights.matrices import CodedMatrix, Escapes, PlainMatrix
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
 
 

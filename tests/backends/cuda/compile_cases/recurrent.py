@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.delta_rule import delta_rule
-from firelane.backends.cuda.kernels.gates import gated
-from firelane.backends.cuda.kernels.norm import rms_norm
-from firelane.backends.cuda.kernels.short_conv import short_conv
-from firelane.backends.cuda.kernels.state_space import state_space
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.kernels.norms.norm import rms_norm
+from firelane.backends.cuda.kernels.recurrent.delta_rule import delta_rule
+from firelane.backends.cuda.kernels.recurrent.short_conv import short_conv
+from firelane.backends.cuda.kernels.recurrent.state_space import state_space
+from firelane.backends.cuda.kernels.rows.gates import gated
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
 from firelane.program.ops import DeltaRule, DeltaShape, Gated, ShortConv, StateShape, StateSpace
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.compile_cases.attention import step_tables

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.cast import cast, select_rows
+from firelane.backends.cuda.device.pinned_state import PinnedState
+from firelane.backends.cuda.device.shapes import segments
 from firelane.backends.cuda.kernels.embed import embed
-from firelane.backends.cuda.kernels.norm import rms_norm
-from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
+from firelane.backends.cuda.kernels.norms.norm import rms_norm
 from firelane.backends.cuda.kernels.rope import rope_and_cache
-from firelane.backends.cuda.kernels.store_hidden import store_hidden
-from firelane.backends.cuda.kv_pages import layer_cache
-from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
-from firelane.backends.cuda.pinned_state import PinnedState
-from firelane.backends.cuda.shapes import segments
-from firelane.backends.cuda.split_k import Source, SplitKSum
-from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS, StepTables
+from firelane.backends.cuda.kernels.rows.cast import cast, select_rows
+from firelane.backends.cuda.kernels.rows.prepare_inputs import prepare_inputs
+from firelane.backends.cuda.kernels.rows.store_hidden import store_hidden
+from firelane.backends.cuda.step.kv_pages import layer_cache
+from firelane.backends.cuda.step.split_k import Source, SplitKSum
+from firelane.backends.cuda.step.tables import NUM_COUNTS, ROWS, TOKENS, StepTables
+from firelane.backends.cuda.weights.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.contract import CAUSAL, StepLimits
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary, Temperature

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch, sample
-from firelane.backends.cuda.pinned_state import PinnedState
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.device.pinned_state import PinnedState
+from firelane.backends.cuda.kernels.sampling.sample import SampleOutputs, SampleScratch, sample
+from firelane.backends.cuda.step.tables import StepTables
 from firelane.contract import StepLimits
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
 from tests.backends.cuda.host_device import HostDevice

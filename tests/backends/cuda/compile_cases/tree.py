@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import torch
 
-from firelane.backends.cuda.config import ProductShape as Shape
-from firelane.backends.cuda.config import by_rule
-from firelane.backends.cuda.kernels.linear import linear
-from firelane.backends.cuda.kernels.linear_parts import linear_parts
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.device.linear_config import ProductShape as Shape
+from firelane.backends.cuda.device.linear_config import by_rule
+from firelane.backends.cuda.kernels.matmul.linear import linear
+from firelane.backends.cuda.kernels.matmul.linear_parts import linear_parts
+from firelane.backends.cuda.kernels.norms.tree_norm import tree_norm
 from firelane.backends.cuda.kernels.tree import sum_of_experts, tree_sum
-from firelane.backends.cuda.kernels.tree_norm import tree_norm
-from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.lowering.segmented_launches import roomy
 from firelane.backends.cuda.rank_sum import RankSum
-from firelane.backends.cuda.segmented_launches import roomy
-from firelane.backends.cuda.sum_order import SumOrder, is_ragged
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.step.sum_order import SumOrder, is_ragged
+from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
 from firelane.program.segments import segments_of
 from tests.backends.cuda.compile_cases.linear import FULL, plain
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched

@@ -1,0 +1,137 @@
+"""The C++ statements of ops that write the KV cache and read it."""
+
+from __future__ import annotations
+
+import math
+
+from firelane.backends.cpu.codegen.layout import Layout
+from firelane.backends.cpu.codegen.operands import at, flag, number, tag, truth, vector
+from firelane.contract import Causal, Chunk, Span, Window
+from firelane.program.cache_codes import CacheCode
+from firelane.program.ops import Attention, LatentCache, RopeAndCache, Rotary, Temperature
+
+CODES = {CacheCode.INT8: "Int8", CacheCode.FP8: "Fp8"}
+"""The C++ type of each code of the cache."""
+
+
+def rope_and_cache(op: RopeAndCache, layout: Layout) -> str:
+    kind, s = tag(op.out.dtype), op.shape
+    cache = _cache_type(op.layer, kind, layout)
+    shape = (
+        f"{kind}, {cache}, {s.heads}, {s.kv_heads if op.keys else 0}, {s.head_dim}, {_page(cache, layout)}, "
+        f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_head_steps(op)}"
+    )
+    fields = [
+        at(op.qkv, layout),
+        _table(op.rotary, layout),
+        _table(op.temperature, layout),
+        vector(op.norm and op.norm.q, layout),
+        vector(op.norm and op.norm.k, layout),
+        number(op.norm.eps if op.norm else 0.0),
+        *_cache(op.layer, cache, layout),
+        at(op.out, layout),
+    ]
+    return f"Rope<{shape}>{{{', '.join(fields)}}}.run(c, thread);"
+
+
+def _head_steps(op: RopeAndCache) -> str:
+    """Its HeadSteps."""
+    norm = op.norm
+    steps = {
+        "kNormHeads": norm is not None and not norm.whole,
+        "kNormWhole": norm is not None and norm.whole,
+        "kNormWeights": norm is not None and norm.q is not None,
+        "kNormValues": norm is not None and norm.values,
+        "kRotate": op.rotary is not None,
+        "kTemper": op.temperature is not None,
+    }
+    return _steps(steps)
+
+
+def _steps(steps: dict[str, bool]) -> str:
+    return " | ".join(name for name, taken in steps.items() if taken) or "0"
+
+
+def _table(table: Rotary | Temperature | None, layout: Layout) -> str:
+    return "nullptr" if table is None else f"c.position_tables[{layout.table_index[table]}]"
+
+
+def _cache_type(layer: int, kind: str, layout: Layout) -> str:
+    """The C++ type of how the cache holds a layer."""
+    code = layout.cache_places[layer].code
+    return f"PlainCache<{kind}>" if code is None else f"CodedCache<{kind}, {CODES[code]}>"
+
+
+def _page(cache: str, layout: Layout) -> str:
+    """Tokens of a page, and its elements."""
+    return f"{layout.limits.block_size}, {layout.page_bytes} / sizeof({cache}::element)"
+
+
+def _cache(layer: int, cache: str, layout: Layout) -> list[str]:
+    place = layout.cache_places[layer]
+    arrays = [
+        f"reinterpret_cast<{cache}::element*>(c.pages + {start})" for start in (place.keys, place.values)
+    ]
+    return [*arrays, str(place.group)]
+
+
+def _span(span: Span) -> str:
+    match span:
+        case Causal():
+            return "Causal"
+        case Window(tokens):
+            return f"SlidingWindow<{tokens}>"
+        case Chunk(tokens):
+            return f"AlignedChunk<{tokens}>"
+
+
+def attention_type(op: Attention, layout: Layout) -> str:
+    s, kind = op.shape, tag(op.out.dtype)
+    cache = _cache_type(op.layer, kind, layout)
+    sizes = f"{_page(cache, layout)}, {layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}"
+    flags = f"{truth(op.softcap)}, {flag(op.sinks)}"
+    if s.shared:
+        longest = layout.program.max_model_len
+        widths = f"{s.heads}, {s.head_dim}, {s.v_dim}"
+        return f"LatentAttention<{kind}, {cache}, {widths}, {sizes}, {flags}, {longest}>"
+    return f"Attention<{kind}, {cache}, {s.heads}, {s.kv_heads}, {s.head_dim}, {sizes}, {flags}>"
+
+
+def attention(op: Attention, layout: Layout) -> str:
+    log2e = math.log2(math.e)
+    scale = op.scale / op.softcap if op.softcap else op.scale * log2e
+    cache = _cache_type(op.layer, tag(op.out.dtype), layout)
+    keys, values, group = _cache(op.layer, cache, layout)
+    fields = [
+        at(op.q, layout),
+        *([keys, group] if op.shape.shared else [keys, values, group]),
+        number(scale),
+        number(op.softcap * log2e),
+        vector(op.sinks, layout),
+        at(op.out, layout),
+    ]
+    kernel = f"{attention_type(op, layout)}{{{', '.join(fields)}}}"
+    if not op.shape.shared:
+        return f"{kernel}.run(c, thread, op);"
+    return f"const auto latent = {kernel}; latent.run(c, thread, op); e.sync(op); latent.merge(c, thread);"
+
+
+def latent_cache(op: LatentCache, layout: Layout) -> str:
+    kind, width = tag(op.out.dtype), op.q.width // op.heads
+    strides = ", ".join(str(layout.stride(value)) for value in (op.q, op.latent, op.out))
+    steps = {"kTurn": op.rotary is not None, "kWarm": op.temperature is not None}
+    cache = _cache_type(op.layer, kind, layout)
+    sizes = f"{op.heads}, {op.rank}, {op.rope_dim}, {width}, {_page(cache, layout)}, {strides}"
+    keys, _, group = _cache(op.layer, cache, layout)
+    fields = [
+        at(op.q, layout),
+        at(op.latent, layout),
+        vector(op.norm, layout),
+        number(op.eps),
+        _table(op.rotary, layout),
+        _table(op.temperature, layout),
+        keys,
+        group,
+        at(op.out, layout),
+    ]
+    return f"Latent<{kind}, {cache}, {sizes}, {_steps(steps)}>{{{', '.join(fields)}}}.run(c, thread);"

@@ -1,0 +1,326 @@
+"""Products with the picked experts' matrices: a tile is some rows of one expert, found by RowGroups, and
+features of its matrix. The grid is that of the worst case; programs behind the last tile leave."""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
+# (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firelane.backends.cuda.device.launch import Launch
+from firelane.backends.cuda.device.linear_config import LinearConfig
+from firelane.backends.cuda.device.shapes import ROW_BLOCK
+from firelane.backends.cuda.kernels.activations import gate_arguments
+from firelane.backends.cuda.kernels.matmul.escapes import sum_escapes
+from firelane.backends.cuda.kernels.matmul.gated import SLICE_SUMS, finish_gated
+from firelane.backends.cuda.kernels.matmul.products import halves, multiply, multiply_two, place_tile
+from firelane.backends.cuda.kernels.matmul.tiling import GROUP, launch_of, matrix_arguments
+from firelane.backends.cuda.step.row_groups import TILE_COLUMNS, RowGroups, most_tiles
+from firelane.backends.cuda.weights.matrices import Matrix
+from firelane.program.ops import Gate
+
+_ROW_BLOCK = tl.constexpr(ROW_BLOCK)
+
+
+@triton.jit
+def tile_of(tiles, row_tile, COLUMNS: tl.constexpr):
+    """(expert, where its entries begin, how many)."""
+    tiles += row_tile * COLUMNS
+    return tl.load(tiles), tl.load(tiles + 1), tl.load(tiles + 2)
+
+
+@triton.jit
+def entries_of(order, first, count, PICKS: tl.constexpr, WIDTH: tl.constexpr):
+    """(row, slot, valid) of WIDTH entries from number `first` of a tile on; row: int64."""
+    numbers = first + tl.arange(0, WIDTH)
+    valid = numbers < count
+    entries = tl.load(order + numbers, mask=valid, other=0)
+    return (entries // PICKS).to(tl.int64), entries % PICKS, valid
+
+
+@triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
+def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in pointers and strides)
+    data,
+    codes,
+    bases,
+    scales,
+    minima,
+    units,
+    starts,
+    where,
+    values,
+    x,
+    bias,
+    shares,
+    order,
+    tiles,
+    num_tiles,
+    out,
+    rows,
+    k,
+    k_tiles,
+    x_stride,
+    shares_stride,
+    out_stride,
+    feature_tiles,
+    row_tiles,
+    COLUMNS: tl.constexpr,
+    PICKS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    K_TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+    SLICES: tl.constexpr,
+    GROUP: tl.constexpr,
+    GELU: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    UP_OFFSET: tl.constexpr,
+):
+    """gated_linear_kernel() of a tile; rows: features of a slot. Slot j of a row begins at column j * rows
+    of out."""
+    feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
+    if row_tile >= tl.load(num_tiles):
+        return
+    expert, first, count = tile_of(tiles, row_tile, COLUMNS)
+    order += first
+    up_rows = feature_tiles * FEATURES
+    feature = feature_tile * FEATURES
+    place = expert * (2 * up_rows) + feature
+    row, _, valid = entries_of(order, 0, count, PICKS, ROW_TILE)
+    gate, up = multiply_two(
+        data, codes, bases, scales, minima, units, place, up_rows, k_tiles, x + row * x_stride, valid, k,
+        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
+    )  # fmt: skip
+    block = place // _ROW_BLOCK
+    up_block = block + up_rows // _ROW_BLOCK
+    if bias is not None:
+        bias += expert * (2 * rows)
+    if SLICES == 1:
+        _finish_entries(
+            gate, up, starts, where, values, x, x_stride, block, up_block, bias, shares, shares_stride,
+            order, count, 0, out, out_stride, feature, rows,
+            PICKS, FEATURES, ROW_TILE, STEP, GELU, ALPHA, LIMIT, UP_OFFSET,
+        )  # fmt: skip
+    else:
+        half: tl.constexpr = ROW_TILE // 2
+        gate, late_gate = halves(gate, FEATURES, ROW_TILE)
+        up, late_up = halves(up, FEATURES, ROW_TILE)
+        _finish_entries(
+            gate, up, starts, where, values, x, x_stride, block, up_block, bias, shares, shares_stride,
+            order, count, 0, out, out_stride, feature, rows,
+            PICKS, FEATURES, half, STEP, GELU, ALPHA, LIMIT, UP_OFFSET,
+        )  # fmt: skip
+        _finish_entries(
+            late_gate, late_up, starts, where, values, x, x_stride, block, up_block, bias, shares,
+            shares_stride, order, count, half, out, out_stride, feature, rows,
+            PICKS, FEATURES, half, STEP, GELU, ALPHA, LIMIT, UP_OFFSET,
+        )  # fmt: skip
+
+
+@triton.jit
+def _finish_entries(  # limits: exempt (kernel: two tiles of sums, and what a tile of the output is made of)
+    gate,
+    up,
+    starts,
+    where,
+    values,
+    x,
+    x_stride,
+    block,
+    up_block,
+    bias,
+    shares,
+    shares_stride,
+    order,
+    count,
+    first,
+    out,
+    out_stride,
+    feature,
+    rows,
+    PICKS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STEP: tl.constexpr,
+    GELU: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    UP_OFFSET: tl.constexpr,
+):
+    """finish_gated() of WIDTH entries from number `first` of the tile on."""
+    row, slot, valid = entries_of(order, first, count, PICKS, WIDTH)
+    share = None
+    if shares is not None:
+        share = tl.load(shares + row * shares_stride + slot, mask=valid, other=0.0)
+    finish_gated(
+        gate, up, starts, where, values, x + row * x_stride, valid, None, 0, block, up_block,
+        bias, share, out + row * out_stride + slot * rows, feature, rows,
+        FEATURES, WIDTH, STEP, True, GELU, ALPHA, LIMIT, UP_OFFSET,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
+def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in pointers and strides)
+    data,
+    codes,
+    bases,
+    scales,
+    minima,
+    units,
+    starts,
+    where,
+    values,
+    x,
+    bias,
+    shares,
+    order,
+    tiles,
+    num_tiles,
+    parts,
+    rows,
+    k,
+    k_tiles,
+    x_stride,
+    shares_stride,
+    parts_stride,
+    out_stride,
+    feature_tiles,
+    row_tiles,
+    COLUMNS: tl.constexpr,
+    PICKS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    K_TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """parts[slot] of each row = share * (x's slot · weightᵀ + bias)."""
+    feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
+    if row_tile >= tl.load(num_tiles):
+        return
+    expert, first, count = tile_of(tiles, row_tile, COLUMNS)
+    row, slot, valid = entries_of(order + first, 0, count, PICKS, ROW_TILE)
+    feature = feature_tile * FEATURES
+    place = expert * (feature_tiles * FEATURES) + feature
+    x_rows = x + row * x_stride + slot * k
+    total = multiply(
+        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, None, k,
+        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
+    )  # fmt: skip
+    total += sum_escapes(
+        starts, where, values, place // _ROW_BLOCK, x_rows, valid, None, 0, FEATURES, ROW_TILE, STEP
+    )
+    features = feature + tl.arange(0, FEATURES)
+    inside = features < rows
+    if bias is not None:
+        total += tl.load(bias + expert * rows + features, mask=inside, other=0.0)[:, None]
+    if shares is not None:
+        total *= tl.load(shares + row * shares_stride + slot, mask=valid, other=0.0)[None, :]
+    out_rows = parts + slot.to(tl.int64) * parts_stride + row * out_stride
+    tl.store(out_rows[None, :] + features[:, None], total, mask=inside[:, None] & valid[None, :])
+
+
+def expert_gated(
+    matrix: Matrix,
+    x: Tensor,
+    out: Tensor,
+    *,
+    groups: RowGroups,
+    experts: int,
+    picks: int,
+    bias: Tensor | None,
+    shares: Tensor | None,
+    gate: Gate,
+    config: LinearConfig,
+    max_rows: int,
+) -> Launch:  # limits: exempt (an op's operands)
+    """matrix: of all experts, of each gate's rows, padded, then up's; x: the matrix's dtype [max_rows, >= k];
+    out: [max_rows, >= picks * features of a slot]; bias: float32 [experts * rows]; shares: float32
+    [max_rows, stride]. groups: in tiles of config.row_tile. config: fitting the matrix."""
+    sums = 2 * config.features * config.row_tile // (32 * config.warps)
+    arguments = _arguments(matrix, x, groups, experts, picks, bias, shares, config, halves=2)
+    return _launch(
+        expert_gated_kernel,
+        arguments | gate_arguments(gate) | {
+            "out": out,
+            "out_stride": out.stride(0),
+            "SLICES": 2 if sums > SLICE_SUMS else 1,
+        },
+        config,
+        most_tiles(rows=max_rows, picks=picks, experts=experts, row_tile=config.row_tile),
+    )  # fmt: skip
+
+
+def expert_linear(
+    matrix: Matrix,
+    x: Tensor,
+    parts: Tensor,
+    *,
+    groups: RowGroups,
+    experts: int,
+    picks: int,
+    bias: Tensor | None,
+    shares: Tensor | None,
+    config: LinearConfig,
+    max_rows: int,
+) -> Launch:  # limits: exempt (an op's operands)
+    """parts: float32 [picks, >= max_rows, stride]; x: [max_rows, >= picks * k]. The rest as expert_gated()'s
+    operands."""
+    arguments = _arguments(matrix, x, groups, experts, picks, bias, shares, config, halves=1)
+    return _launch(
+        expert_linear_kernel,
+        arguments | {"parts": parts, "parts_stride": parts.stride(0), "out_stride": parts.stride(1)},
+        config,
+        most_tiles(rows=max_rows, picks=picks, experts=experts, row_tile=config.row_tile),
+    )
+
+
+def _arguments(
+    matrix: Matrix,
+    x: Tensor,
+    groups: RowGroups,
+    experts: int,
+    picks: int,
+    bias: Tensor | None,
+    shares: Tensor | None,
+    config: LinearConfig,
+    *,
+    halves: int,
+) -> dict[str, Any]:  # limits: exempt (an op's operands)
+    return {
+        **matrix_arguments(matrix),
+        "rows": matrix.rows // (experts * halves),
+        "x": x,
+        "x_stride": x.stride(0),
+        "bias": bias,
+        "shares": shares,
+        "shares_stride": 0 if shares is None else shares.stride(0),
+        "order": groups.order,
+        "tiles": groups.tiles,
+        "num_tiles": groups.count,
+        "feature_tiles": matrix.padded_rows // (experts * halves * config.features),
+        "COLUMNS": TILE_COLUMNS,
+        "PICKS": picks,
+        "FEATURES": config.features,
+        "ROW_TILE": config.row_tile,
+        "K_TILE": config.k_tile,
+        "STEP": 32,
+        "GROUP": GROUP,
+    }
+
+
+def _launch(kernel: Any, arguments: dict[str, Any], config: LinearConfig, row_tiles: int) -> Launch:
+    grid = (arguments["feature_tiles"] * row_tiles,)
+    return launch_of(kernel, grid, arguments | {"row_tiles": row_tiles}, config)

@@ -1,0 +1,120 @@
+"""Pages from elsewhere as a prerequisite of a sequence: it waits for them no longer than computing them would
+take, and what has not come by then is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+from firelane.engine.sequences.prerequisites import Prerequisites, Waited
+from firelane.engine.sequences.sequence import Sequence
+from firelane.kv import WantedPage
+from firelane.wire.frames import NewRequest
+
+
+class PageFetcher(Protocol):
+    """A place below the KV cache that pages and snapshots are brought from: tiers, other engines. Owns the
+    incoming pages of what it brings, and what each sequence waits for. Called by the engine's loop alone."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is on its way, or expected."""
+        ...
+
+    def fetch(
+        self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
+    ) -> Set[WantedPage] | None:
+        """Begin to bring what the prompt could begin with and is neither here nor, for this sequence, on its
+        way from a nearer source. Returns what is on its way from here; the sequence is to wait until
+        `is_over`, or is given up. None where nothing is."""
+        ...
+
+    def poll(self) -> None:
+        """Take what has come."""
+        ...
+
+    def is_over(self, sequence: Sequence) -> bool:
+        """The sequence need not wait any longer, and is forgotten: all has come, or it is too late."""
+        ...
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Forget a sequence that will never begin, or that is not known. Its pages come all the same:
+        somebody else may ask for them."""
+        ...
+
+
+@dataclass(eq=False)
+class _Wait:
+    """Of one sequence, for these sources, and until it is ready for anything else."""
+
+    sequence: Sequence
+    sources: list[PageFetcher]
+    is_ready: bool
+
+
+class PageWaits:
+    """See Prerequisites: those of `inner`, and pages of `sources`, the nearest first."""
+
+    def __init__(self, inner: Prerequisites) -> None:
+        self._inner = inner
+        self.sources: tuple[PageFetcher, ...] = ()
+        self._waits: dict[int, _Wait] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._inner.is_waiting or bool(self._waits) or any(one.is_busy for one in self.sources)
+
+    def add(self, sequence: Sequence, request: NewRequest) -> bool:
+        is_ready = self._inner.add(sequence, request)
+        coming: Set[WantedPage] = frozenset()
+        sources = list[PageFetcher]()
+        for source in self.sources:
+            fetched = source.fetch(sequence, request, coming)
+            if fetched is not None:
+                coming |= fetched
+                sources.append(source)
+        if sources:
+            self._waits[sequence.id] = _Wait(sequence, sources, is_ready)
+        return is_ready and not sources
+
+    def take(self) -> list[Waited]:
+        for source in self.sources:
+            source.poll()
+        return [*self._ready_otherwise(), *self._arrived()]
+
+    def get(self, request_id: int) -> Sequence | None:
+        wait = self._waits.get(request_id)
+        return wait.sequence if wait else self._inner.get(request_id)
+
+    def waiting(self) -> list[Sequence]:
+        inner = [s for s in self._inner.waiting() if s.id not in self._waits]
+        return inner + [wait.sequence for wait in self._waits.values()]
+
+    def abort(self, sequence: Sequence) -> None:
+        self._give_up(sequence)
+        if self._inner.get(sequence.id) is sequence:
+            self._inner.abort(sequence)
+
+    def _ready_otherwise(self) -> Iterator[Waited]:
+        """Sequences that wait for no pages."""
+        for waited in self._inner.take():
+            wait = self._waits.get(waited.sequence.id)
+            if waited.error:
+                self._give_up(waited.sequence)
+            elif wait is not None:
+                wait.is_ready = True
+                continue
+            yield waited
+
+    def _arrived(self) -> Iterator[Waited]:
+        for wait in list(self._waits.values()):
+            wait.sources = [source for source in wait.sources if not source.is_over(wait.sequence)]
+            if wait.is_ready and not wait.sources:
+                del self._waits[wait.sequence.id]
+                yield Waited(wait.sequence, None)
+
+    def _give_up(self, sequence: Sequence) -> None:
+        self._waits.pop(sequence.id, None)
+        for source in self.sources:
+            source.give_up(sequence)

@@ -1,0 +1,188 @@
+"""Pages and snapshots of the tiers, read ahead of prompts that wait."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+
+import msgspec
+
+from firelane.engine.pages.pulls import PullCounters
+from firelane.engine.sequences.sequence import Sequence, Status
+from firelane.kv import KvCache, WantedPage
+from firelane.kv.incoming import STATES
+from firelane.kv.tiers import PageRead, TieredPages, TierName, TierStats
+from firelane.wire.frames import EngineStats, NewRequest
+
+UNKNOWN_S = 5.0
+"""For a read while no prompt has been computed here: who has just started reads most."""
+BATCH = 8
+"""Pages of one read: threads share a prompt's pages, and what has come by the deadline counts."""
+
+
+@dataclass(eq=False)
+class _Wait:
+    """Of one sequence. tickets: reads that it waits for."""
+
+    tickets: set[int]
+    deadline_s: float
+
+
+@dataclass(eq=False)
+class _Read:
+    """Under way: of pages, or of the parts of one snapshot. mine: pages of ours, or for each part the state
+    that it belongs to."""
+
+    wanted: list[WantedPage]
+    mine: list[int]
+    deadline_s: float
+    is_state: bool = False
+    waiting: list[Sequence] = field(default_factory=list[Sequence])
+
+
+class TierReads:
+    """See PageFetcher. What is being read is not read twice; while one takes longer than its deadline, no
+    other read begins."""
+
+    def __init__(
+        self,
+        kv: KvCache,
+        tiers: TieredPages,
+        counters: PullCounters,
+        spare_pages: Callable[[], int],
+    ) -> None:
+        self._kv, self._tiers = kv, tiers
+        self._counters, self._spare_pages = counters, spare_pages
+        self._waits: dict[int, _Wait] = {}
+        self._reads: dict[int, _Read] = {}
+        self._coming: dict[WantedPage, int] = {}
+        self._unused: list[tuple[Sequence, int]] = []
+        """Pages read for sequences that have not begun, as far as it is known."""
+        self._hits: Counter[TierName] = Counter()
+        self._told = {name: TierStats() for name in tiers.stats()}
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._reads)
+
+    @property
+    def is_behind(self) -> bool:
+        """The tiers' figures are about to change."""
+        return self._tiers.is_behind
+
+    @property
+    def has_news(self) -> bool:
+        """The tiers' figures have changed since they were told."""
+        return self._tiers.stats() != self._told
+
+    def fetch(
+        self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
+    ) -> Set[WantedPage] | None:
+        del request, nearer  # no source is nearer
+        tokens = len(sequence.tokens)
+        deadline_s = time.monotonic() + self._counters.patience_s(tokens, UNKNOWN_S)
+        tickets = self._begin(sequence, deadline_s)
+        if not tickets:
+            return None
+        self._waits[sequence.id] = _Wait(tickets, deadline_s)
+        return {page for page, ticket in self._coming.items() if ticket in tickets}
+
+    def poll(self) -> None:
+        for read in self._tiers.poll():
+            self._settle(read)
+
+    def is_over(self, sequence: Sequence) -> bool:
+        wait = self._waits[sequence.id]
+        wait.tickets &= self._reads.keys()
+        if wait.tickets and time.monotonic() < wait.deadline_s:
+            return False
+        del self._waits[sequence.id]
+        return True
+
+    def give_up(self, sequence: Sequence) -> None:
+        self._waits.pop(sequence.id, None)
+        self._unused = [(other, pages) for other, pages in self._unused if other is not sequence]
+
+    def in_stats(self, stats: EngineStats) -> EngineStats:
+        """The same with those of the tiers."""
+        fields: dict[str, int] = {}
+        self._told = self._tiers.stats()
+        for name, tier in self._told.items():
+            counts = tier._asdict()
+            for what in ("read", "written"):
+                counts[f"{what}_bytes"] = counts.pop(what) * self._tiers.page_bytes
+            counts["hits"] = self._hits[name]
+            fields |= {f"{name}_{what}": count for what, count in counts.items()}
+        return msgspec.structs.replace(stats, **fields)
+
+    def _begin(self, sequence: Sequence, deadline_s: float) -> set[int]:
+        """Read what is missing and not being read. Returns the tickets to wait for."""
+        wanted = self._wanted(sequence)
+        if not wanted or self._is_late():
+            return set()
+        tickets = {self._coming[page] for page in wanted if page in self._coming}
+        missing = [page for page in wanted if page not in self._coming]
+        state = missing.pop(0) if missing and missing[0].group == STATES else None
+        if state is not None and not self._read_state(state, deadline_s, tickets):
+            return set()  # its pages alone are of no use
+        mine = self._kv.incoming.begin(missing, self._room())
+        self._unused.append((sequence, len(mine)))
+        for first in range(0, len(mine), BATCH):
+            into = mine[first : first + BATCH]
+            tickets.add(self._read(_Read(missing[first : first + len(into)], into, deadline_s)))
+        for ticket in tickets:
+            self._reads[ticket].waiting.append(sequence)
+        return tickets
+
+    def _read_state(self, state: WantedPage, deadline_s: float, tickets: set[int]) -> bool:
+        """Its ticket is added; False where there is no room for it."""
+        places = self._kv.states.incoming.begin([state], 1)
+        if not places:
+            return False
+        parts = self._tiers.parts(state)
+        ticket = self._read(_Read(parts, places * len(parts), deadline_s, is_state=True))
+        self._coming[state] = ticket
+        tickets.add(ticket)
+        return True
+
+    def _read(self, read: _Read) -> int:
+        ticket = self._tiers.read(read.wanted, read.mine, read.deadline_s)
+        self._reads[ticket] = read
+        self._coming |= dict.fromkeys(read.wanted, ticket)
+        return ticket
+
+    def _wanted(self, sequence: Sequence) -> list[WantedPage]:
+        """Pages of no longer a prefix than there is room for."""
+        chain, tokens, spare = sequence.chain, sequence.tokens, self._room()
+        wanted = self._kv.search.restorable(chain, tokens, sequence.reusable_tokens, self._tiers.holds)
+        pages = [page for page in wanted if page.group != STATES]
+        if len(pages) <= spare:
+            return wanted
+        blocks = chain.names(tokens, 0).index(pages[spare].name)
+        return self._kv.search.restorable(chain, tokens, blocks * self._kv.block_size, self._tiers.holds)
+
+    def _room(self) -> int:
+        """Pages to read into: not those of sequences that were read for and have not begun."""
+        self._unused = [(s, pages) for s, pages in self._unused if s.status is Status.WAITING]
+        return max(0, self._spare_pages() - sum(pages for _, pages in self._unused))
+
+    def _is_late(self) -> bool:
+        now_s = time.monotonic()
+        return any(now_s > read.deadline_s for read in self._reads.values())
+
+    def _settle(self, ended: PageRead) -> None:
+        read = self._reads.pop(ended.ticket)
+        came = [source is not None for source in ended.sources]
+        if read.is_state:
+            self._kv.states.incoming.settle(read.mine[:1], [all(came)])
+        else:
+            self._kv.incoming.settle(read.mine, came)
+        self._coming = {page: ticket for page, ticket in self._coming.items() if ticket != ended.ticket}
+        for wanted, source in zip(read.wanted, ended.sources, strict=True):
+            if source is None:
+                continue
+            self._hits[source] += 1
+            for sequence in () if read.is_state else read.waiting:
+                sequence.restored[wanted.name] = source

@@ -1,0 +1,102 @@
+"""From an EngineConfig to an Executor: config.json -> Program -> backend."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from firelane.backends import AUTO, create_executor, describe, resolve
+from firelane.contract import Executor, ProgressCallback
+from firelane.engine_config import QUANTIZING, EngineConfig
+from firelane.errors import UsageError
+from firelane.models.config.reader import read_config
+from firelane.models.registry import load_program, warn_of_unknown_keys
+from firelane.program.cache_rewrite import with_cache_dtype
+from firelane.program.ops import Rotary
+from firelane.program.program import Program
+from firelane.program.values import DType
+from firelane.weights.quantized import settings
+from firelane.wire.frames import Loading
+
+if TYPE_CHECKING:
+    from firelane.backends.cpu.executor import CpuExecutor
+
+
+def load_executor(
+    config: EngineConfig,
+    progress: ProgressCallback,
+    on_loading: Callable[[Loading], None] = lambda _: None,
+) -> Executor:
+    """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
+    model, the machine or the sizes."""
+    program = read_program(config)
+    warn_of_unknown_keys(program, config.model_dir.name)
+    if config.max_model_len is not None and config.max_model_len > program.max_model_len:
+        raise UsageError(
+            f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
+            "lower it, or leave it out"
+        )
+    if not config.prefix_cache:
+        config = msgspec.structs.replace(config, state_snapshots=0)
+    backend = resolve(config.backend)
+    form = config.weights if config.weights in QUANTIZING else ""
+    on_loading(_summary(program, describe(backend, config), form))
+    return create_executor(backend, program, config.model_dir, config, progress)
+
+
+def follow(config: EngineConfig, on_loaded: Callable[[Callable[[], None]], None]) -> None:
+    """Run the ranks that this host has of a group until it ends. on_loaded: called before the first step,
+    with what returns when no weights are read any more. Raises a FirelaneError that says why it has ended."""
+    if config.backend not in (AUTO, "cpu"):
+        raise UsageError(
+            f"--backend {config.backend}: ranks on several hosts run on CPUs; choose --backend cpu"
+        )
+    from firelane.backends.cpu.ranks.follow import follow_group
+
+    def loaded(executor: CpuExecutor) -> None:
+        on_loaded(executor.settle)
+
+    def silent(stage: str, done: float, total: float, unit: str, /) -> None:
+        del stage, done, total, unit
+
+    follow_group(read_program(config), config.model_dir, config, silent, loaded)
+
+
+def read_program(config: EngineConfig) -> Program:
+    """The model as `config` asks for it. Raises ModelError, UsageError."""
+    dtype = DType.BF16 if config.rounds else None
+    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len, dtype=dtype)
+    return with_cache_dtype(program, config.kv_cache_dtype)
+
+
+def quantization_of(config: EngineConfig) -> str:
+    """How the model's weights are quantised: by the checkpoint, or while they are packed; "" where they are
+    not."""
+    return config.weights if config.weights in QUANTIZING else settings.quantization_of(config.model_dir)
+
+
+def rotation_identity(config: EngineConfig) -> str:
+    """A hash of how the model rotates, which may depend on the longest sequence that is served."""
+    program = read_program(config)
+    rotaries = [str(table) for table in program.position_tables if isinstance(table, Rotary)]
+    return hashlib.blake2b("\n".join(rotaries).encode(), digest_size=8).hexdigest()
+
+
+def _summary(program: Program, device: str, form: str) -> Loading:
+    """form: what weights are quantised to, or ""."""
+    weights = program.weights
+    bytes_of: dict[str, int] = {}
+    for weight in weights:
+        bytes_of[weight.dtype.value] = bytes_of.get(weight.dtype.value, 0) + weight.nbytes
+    dtype = max(bytes_of, key=lambda dtype: bytes_of[dtype], default="")
+    return Loading(
+        architecture=program.name,
+        parameters=sum(prod(weight.shape) for weight in weights),
+        dtype=dtype if not form else f"{dtype} quantised to {form}",
+        weights_bytes=program.weights_bytes,
+        device=device,
+    )

@@ -1,0 +1,69 @@
+"""Prerequisites of a sequence, awaited before it can be scheduled: today the compilation of its grammar."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from firelane.engine.sequences.sequence import Sequence
+from firelane.errors import FirelaneError, RequestError
+from firelane.wire.frames import NewRequest
+
+
+class Waited(NamedTuple):
+    """The end of a wait."""
+
+    sequence: Sequence
+    error: FirelaneError | None
+    """Why the sequence can never be scheduled; None where it can."""
+
+
+class Prerequisites(Protocol):
+    """Holds sequences that are not ready. Works beside the engine's loop, which polls it while it does."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Some sequence waits, or something is still being prepared."""
+        ...
+
+    def add(self, sequence: Sequence, request: NewRequest) -> bool:
+        """True where the sequence is ready; otherwise `take` returns it later. Raises
+        FirelaneError where it never will be."""
+        ...
+
+    def take(self) -> list[Waited]:
+        """Sequences whose wait is over; each is returned once. Raises MachineError where the process has to
+        end."""
+        ...
+
+    def get(self, request_id: int) -> Sequence | None:
+        """A sequence that waits."""
+        ...
+
+    def waiting(self) -> list[Sequence]: ...
+
+    def abort(self, sequence: Sequence) -> None:
+        """Forget a sequence that waits."""
+        ...
+
+
+class NoPrerequisites:
+    """Every sequence is ready, and none may ask for what needs preparation."""
+
+    is_waiting = False
+
+    def add(self, sequence: Sequence, request: NewRequest) -> bool:
+        if request.grammar is not None and sequence.pool is None:
+            raise RequestError("this engine takes no grammars: send the request without one")
+        return True
+
+    def take(self) -> list[Waited]:
+        return []
+
+    def get(self, request_id: int) -> None:
+        del request_id
+
+    def waiting(self) -> list[Sequence]:
+        return []
+
+    def abort(self, sequence: Sequence) -> None:
+        raise AssertionError(f"{sequence} does not wait")

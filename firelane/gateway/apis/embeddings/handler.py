@@ -1,0 +1,47 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from firelane.api.decode import BodyDecoder
+from firelane.api.embeddings import EmbeddingRequest, EmbeddingResponse
+from firelane.gateway.apis.embeddings.embedding_ask import EmbeddingAsk, embed
+from firelane.gateway.apis.embeddings.vectors import EmbeddingList, VectorFormat, check_dimensions
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
+from firelane.gateway.requests.models import Models
+
+
+class Embeddings:
+    def __init__(self, models: Models, bodies: Bodies) -> None:
+        self._models = models
+        self._bodies = bodies
+        self._decoder: BodyDecoder[EmbeddingRequest] = BodyDecoder(EmbeddingRequest)
+
+    def routes(self) -> Iterable[Route]:
+        doc = Doc(summary="Embed texts", body=EmbeddingRequest, answer=EmbeddingResponse)
+        yield Route("POST", "/v1/embeddings", self.create, doc=doc)
+
+    async def create(self, exchange: Exchange) -> None:
+        request = await self._bodies.read(exchange, self._decoder)
+        inputs = request.inputs()
+        model = await self._models.find_loaded(request.model, exchange)
+        check_dimensions(request.dimensions, model.serving().embedding_width)
+        form = VectorFormat(
+            dimensions=request.dimensions,
+            normalize=request.normalize is not False,
+            base64=request.encoding_format == "base64",
+            kind=request.embed_dtype or "float32",
+            order=request.endianness or "native",
+        )
+        ask = EmbeddingAsk(
+            inputs=inputs,
+            answer=EmbeddingList(form, request.model or model.name, len(inputs)),
+            keep=request.truncate_prompt_tokens,
+            special=request.add_special_tokens is not False,
+            pooling=request.pooling,
+            cache_salt=request.cache_salt,
+            options=request.options,
+        )
+        await embed(model, exchange, ask)

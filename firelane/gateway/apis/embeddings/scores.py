@@ -1,0 +1,114 @@
+"""/v1/score and /v1/rerank, as vLLM has them: the cosines of embeddings."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+
+from firelane.api.decode import BodyDecoder
+from firelane.gateway.apis.embeddings.embedding_ask import EmbeddingAsk, embed
+from firelane.gateway.apis.embeddings.score_types import (
+    SCORE_HINTS,
+    RerankDocument,
+    RerankRequest,
+    RerankResponse,
+    RerankResult,
+    ScoreItem,
+    ScoreRequest,
+    ScoreResponse,
+    ScoreUsage,
+    VectorPairs,
+)
+from firelane.gateway.apis.embeddings.vectors import Cosines
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
+from firelane.gateway.requests.formats import encode_json
+from firelane.gateway.requests.models import Models, ServedModel
+
+SCORE_PATHS = ("/v1/score", "/score")
+RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
+
+
+class Scores:
+    def __init__(self, models: Models, bodies: Bodies) -> None:
+        self._models = models
+        self._bodies = bodies
+        self._scores: BodyDecoder[ScoreRequest] = BodyDecoder(ScoreRequest, SCORE_HINTS)
+        self._reranks: BodyDecoder[RerankRequest] = BodyDecoder(RerankRequest, SCORE_HINTS)
+
+    def routes(self) -> Iterable[Route]:
+        score = Doc(summary="How alike pairs of texts are", body=ScoreRequest, answer=ScoreResponse)
+        rerank = Doc(summary="Sort texts by a query", body=RerankRequest, answer=RerankResponse)
+        for path in SCORE_PATHS:
+            yield Route("POST", path, self.score, doc=score)
+        for path in RERANK_PATHS:
+            yield Route("POST", path, self.rerank, doc=rerank)
+
+    async def score(self, exchange: Exchange) -> None:
+        request = await self._bodies.read(exchange, self._scores)
+        model = await self._models.find_loaded(request.model, exchange)
+        one, two = request.sides()
+        if len(one) == 1:
+            texts, pairs = one + two, [(0, 1 + i) for i in range(len(two))]
+        else:  # partners beside each other: few vectors wait
+            texts = [text for pair in zip(one, two, strict=True) for text in pair]
+            pairs = [(2 * i, 2 * i + 1) for i in range(len(two))]
+        name = request.model or model.name
+        answer = Cosines(pairs, lambda cosines, tokens: _scores(name, cosines, tokens))
+        await _embed(model, exchange, request, texts, answer)
+
+    async def rerank(self, exchange: Exchange) -> None:
+        request = await self._bodies.read(exchange, self._reranks)
+        model = await self._models.find_loaded(request.model, exchange)
+        texts, name = request.texts(), request.model or model.name
+        answer = Cosines(
+            [(0, 1 + i) for i in range(len(texts))],
+            lambda cosines, tokens: _ranking(name, request, texts, cosines, tokens),
+        )
+        await _embed(model, exchange, request, [request.query, *texts], answer)
+
+
+async def _embed(
+    model: ServedModel, exchange: Exchange, request: VectorPairs, texts: list[str], answer: Cosines
+) -> None:
+    part = "documents" if isinstance(request, RerankRequest) else "text_2"
+    ask = EmbeddingAsk(
+        inputs=texts,
+        answer=answer,
+        part=part,
+        name_of=lambda index: f"text number {index}, all counted,",
+        keep=request.truncate_prompt_tokens,
+        pooling=request.pooling,
+        cache_salt=request.cache_salt,
+        options=request.options,
+    )
+    await embed(model, exchange, ask)
+
+
+def _scores(model: str, cosines: list[float], tokens: int) -> bytes:
+    return encode_json(
+        ScoreResponse(
+            id="score-" + secrets.token_hex(12),
+            created=int(time.time()),
+            model=model,
+            data=[ScoreItem(index=i, score=cosine) for i, cosine in enumerate(cosines)],
+            usage=ScoreUsage(prompt_tokens=tokens, total_tokens=tokens),
+        )
+    )
+
+
+def _ranking(
+    model: str, request: RerankRequest, texts: Sequence[str], cosines: list[float], tokens: int
+) -> bytes:
+    order = sorted(range(len(cosines)), key=lambda i: -cosines[i])[: request.top_n or len(cosines)]
+    results = [RerankResult(index=i, relevance_score=cosines[i]) for i in order]
+    if request.return_documents is not False:
+        results = [
+            RerankResult(index=i, relevance_score=cosines[i], document=RerankDocument(text=texts[i]))
+            for i in order
+        ]
+    usage = ScoreUsage(prompt_tokens=tokens, total_tokens=tokens)
+    return encode_json(
+        RerankResponse(id="rerank-" + secrets.token_hex(12), model=model, usage=usage, results=results)
+    )

@@ -1,0 +1,403 @@
+"""The gateway's side of the frames to one engine process: one connection at a time, made again after a
+restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+from firelane.child_process.ending import is_own_doing
+from firelane.child_process.state import ProcessState, UnknownProcess, code_of
+from firelane.gateway.engines.link.children import NO_BEAT
+from firelane.gateway.engines.link.connection import Connection
+from firelane.gateway.engines.link.delivery import Delivery
+from firelane.gateway.engines.link.link_owner import LinkOwner
+from firelane.gateway.engines.link.link_state import LinkState
+from firelane.gateway.engines.link.outbox import Outbox
+from firelane.gateway.engines.link.protocol import protocol_problem
+from firelane.gateway.engines.link.refusal import error_of
+from firelane.gateway.engines.link.renumbering import Renumbering
+from firelane.gateway.engines.link.watch import NO_WATCH, Watch
+from firelane.gateway.engines.recovery.ejection import Wait
+from firelane.gateway.engines.recovery.in_flight import InFlight, PageSource
+from firelane.gateway.engines.routing.load import TenantLoad, told_ms
+from firelane.gateway.engines.routing.load_clock import LoadClock
+from firelane.wire.cache_events import CacheEvents, PageChanges
+from firelane.wire.frames import (
+    Asleep,
+    Awake,
+    Beat,
+    Drain,
+    EngineStats,
+    Failed,
+    Finished,
+    ForgetTenant,
+    Forgotten,
+    FromEngine,
+    Loading,
+    Progress,
+    Ready,
+    Rejected,
+    Sleep,
+    StepFrame,
+    TellPages,
+    ToEngine,
+    Wake,
+)
+
+log = logging.getLogger(__name__)
+STUCK_S = 5.0
+"""A step of such an age is what hangs, where the engine is given up; else its whole process is stopped."""
+
+
+class EngineLink:
+    """State of one engine as the gateway sees it, and the requests in flight there.
+
+    `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and
+    calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
+    kill the process; `process` tells how the system runs it. A request that has left an engine never comes
+    back to the same process: tokens still on their way from there cannot be taken for those of its next life.
+    is_shared: other gateways have connections to it; has_crashed: the engine that ended last did so by
+    itself; is_remote: it is on another host. prefill_tokens: likely left, as of the last frame, of uncached
+    prompts that have not drawn yet; queued: of all of these, by tenant. sequences: in flight here, also for
+    other gateways, as far as told. role (unless assigned), engine_id, kv_tokens: as in Ready; so is
+    pages_address, but "" of an engine here, whose peers are connected already.
+    """
+
+    def __init__(
+        self, on_down: Callable[[str], None] | None = None, *, name: str = "0", watch: Watch = NO_WATCH
+    ) -> None:
+        """name: of the replica, in logs and metrics."""
+        self.name = name
+        self.state = LinkState.STARTING
+        self.reason = "the engine has not been started yet"
+        self.progress: Progress | None = None
+        self.ready: Ready | None = None
+        self.stats = EngineStats()
+        self.owner: LinkOwner[EngineLink] | None = None
+        self.on_down = on_down
+        self.on_hang: Callable[[str], None] | None = None
+        self.process: ProcessState = UnknownProcess()
+        self.on_progress: Callable[[Progress], None] | None = None
+        self.on_loading: Callable[[Loading], None] | None = None
+        self.on_ready: Callable[[Ready], None] | None = None
+        self.on_acceptor: Callable[[socket.socket], None] | None = None
+        self.on_asleep: Callable[[], None] | None = None
+        self.on_awake: Callable[[], None] | None = None
+        self.on_role: Callable[[str], None] = lambda _: None
+        self.on_forgotten: Callable[[Forgotten], None] | None = None
+        self.on_cache_events: Callable[[CacheEvents], None] | None = None
+        self.asleep: Asleep | None = None
+        self.failed: Failed | None = None
+        self.assigned_role, self.role, self.engine_id, self.pages_address = "", "both", "", ""
+        self.has_served = self.has_crashed = self.is_shared = self.is_remote = False
+        self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
+        self.queued: TenantLoad | None = None
+        self.step_ms = self.token_ms = 0.0
+        self.beat: Beat = NO_BEAT
+        self.load_clock = LoadClock()
+        self._watch = watch
+        self._delivery = Delivery(self.abort)
+        self._outbox = Outbox(self._send)
+        self._connection: Connection | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is LinkState.READY
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._delivery.flights)
+
+    @property
+    def step_prompt_tokens(self) -> int:
+        """Of the prompts that the last step began."""
+        return self._delivery.step_prompt_tokens
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Of requests that got their first token here in the last step."""
+        return self._delivery.waits
+
+    def expect(self, flight: InFlight, source: PageSource) -> None:
+        """A request that another engine begins is going to come here: have its pages from there."""
+        self._outbox.submit(flight.announcement(source))
+
+    def holds(self, flight: InFlight) -> bool:
+        return flight.id in self._delivery.flights
+
+    def takes(self, flight: InFlight) -> bool:
+        """Whether the engine has told the end of what it had of this request before, if anything."""
+        return flight.id not in self._delivery.leaving
+
+    async def attach(self, sock: socket.socket) -> None:
+        """Take over a connected stream socket to an engine that is loading. Owns and closes the socket.
+
+        What is still in flight on an older connection is lost.
+        """
+        self._renew()
+        self._connection = await Connection.open(sock, self)
+        self._watch.begin(self._connection, self.hang, lambda: self.process)
+
+    def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None:
+        """As `attach`, of a connection over a network that stands already and does not read. number: of its
+        requests' ids there; head: what has come of its frames."""
+        self._renew(is_remote=True)
+        self._connection = Connection(self, Renumbering(number))
+        self._watch.begin(self._connection, self.hang, lambda: self.process)
+        self._connection.take_over(stream, head)
+
+    def _renew(self, *, is_remote: bool = False) -> None:
+        if self._connection is not None:
+            self._detach()
+            self.lose("another engine takes its place")
+        self.state, self.reason = LinkState.STARTING, "the engine is starting"
+        self.progress = self.failed = self.asleep = None
+        self.has_served = self.has_crashed = False
+        self.is_remote = is_remote
+        self._set_ready(None)
+
+    def submit(self, flight: InFlight) -> None:
+        """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
+        self._delivery.add(flight)
+        self._count()
+        self._outbox.submit(flight.continuation())
+
+    def abort(self, request_id: int) -> bool:
+        """Stop a request and forget its sink. False where it is not here."""
+        if not self._delivery.leave(request_id):
+            return False
+        self._count()
+        self._outbox.abort(request_id)
+        return True
+
+    def take_back(self, count: int) -> list[InFlight]:
+        """The oldest requests leave this engine, to go on elsewhere."""
+        return self._stop(list(self._delivery.flights.values())[:count])
+
+    def take_waiting(self) -> list[InFlight]:
+        """Requests that the engine has not begun leave it."""
+        return self._stop([flight for flight in self._delivery.flights.values() if not flight.running])
+
+    def _stop(self, flights: list[InFlight]) -> list[InFlight]:
+        for flight in flights:
+            self.abort(flight.id)
+        return flights
+
+    def retire(self, reason: str) -> None:
+        """No new requests go here; those in flight go on."""
+        if self.state is LinkState.READY:
+            self.state, self.reason = LinkState.DEAD, reason
+            self._set_ready(None)
+
+    def sleep(self) -> None:
+        """Have the engine go to standby when it has nothing left; new requests wait elsewhere."""
+        if self.state is LinkState.READY and self._connection is not None:
+            self.state, self.reason = LinkState.STANDBY, "the engine is in standby"
+            self._outbox.flush()
+            self._connection.send(Sleep())
+
+    def wake(self) -> None:
+        """Have it come back."""
+        if self.state is LinkState.STANDBY and self._connection is not None:
+            self._connection.send(Wake())
+
+    def forget_tenant(self, asked: ForgetTenant) -> bool:
+        """Have the engine erase a tenant's pages; whether there is an engine."""
+        if self._connection is None or self.ready is None:
+            return False
+        self._connection.send(asked)
+        return True
+
+    def follow_pages(self) -> None:
+        """Have the engine tell its pages from now on (`on_pages`)."""
+        self._send(TellPages())
+
+    def drain(self, timeout_s: float) -> None:
+        """Ask the engine to end when it has nothing left, or at the latest after this time."""
+        self.retire("the engine is draining")
+        self._outbox.flush()
+        self._send(Drain(timeout_s))
+
+    def close(self, reason: str = "the gateway is closing") -> None:
+        """Drop the connection; requests in flight are lost. `on_down` is not called."""
+        self.on_down = self.on_hang = None
+        self._detach()
+        self.lose(reason)
+
+    def hang(self, reason: str) -> None:
+        """The engine shows no life: it is given up at once, and its process killed."""
+        if self._connection is None:
+            return
+        log.error("engine_hangs replica=%s reason=%r", self.name, reason)
+        self.has_crashed = self.beat.age_s > STUCK_S
+        if self.on_hang is not None:
+            self.on_hang(reason)
+        self._detach()
+        self.lose(reason, is_closed=False)
+
+    def _detach(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _send(self, frame: ToEngine) -> None:
+        if self._connection is not None:
+            self._connection.send(frame)
+
+    def receive(self, frame: FromEngine) -> None:
+        """Act on one frame from the engine."""
+        if isinstance(frame, StepFrame):
+            self._on_step(frame)
+        elif isinstance(frame, Beat):
+            self._watch.note(frame)
+            self.beat = frame
+            self.step_ms, self.token_ms = map(told_ms, (frame.step_ms, frame.token_ms))
+        elif isinstance(frame, Progress):
+            self.progress = frame
+            self.load_clock.note(frame, time.monotonic())
+            if self.on_progress is not None:
+                self.on_progress(frame)
+        elif isinstance(frame, Loading):
+            if self.on_loading is not None:
+                self.on_loading(frame)
+        elif isinstance(frame, Ready):
+            self._on_ready(frame)
+        elif isinstance(frame, Rejected):
+            self._on_rejected(frame)
+        elif isinstance(frame, CacheEvents):
+            if self.on_cache_events is not None:
+                self.on_cache_events(frame)
+        elif isinstance(frame, PageChanges):
+            if self.owner is not None and self.state in (LinkState.READY, LinkState.STANDBY):
+                self.owner.on_pages(self, frame)
+        elif isinstance(frame, Asleep | Awake):
+            self._on_standby(frame)
+        elif isinstance(frame, Forgotten):
+            if self.on_forgotten is not None:
+                self.on_forgotten(frame)
+        else:
+            self.failed, self.reason = frame, frame.message
+
+    def _on_ready(self, ready: Ready) -> None:
+        problem = protocol_problem(ready)
+        if not problem and self.owner is not None:
+            problem = self.owner.on_ready(self, ready)
+        if problem:
+            self.failed = Failed(problem, 1)
+            self._detach()
+            self.lose(problem)
+            return
+        if self.owner is None:
+            self.serve(ready)
+        self._watch.serves()
+        if self.on_ready is not None and self.state is LinkState.READY:
+            self.on_ready(ready)
+
+    def serve(self, ready: Ready) -> None:
+        """The owner has accepted the engine."""
+        self.state, self.reason = LinkState.READY, ""
+        self.life = hash((self.name, ready.pid))
+        self._set_ready(ready)
+
+    def assign_role(self, role: str) -> None:
+        """The part of requests that is sent here from now on; "": the engine's own."""
+        self.assigned_role = role
+        self._set_ready(self.ready)
+        self.on_role(role)
+
+    def _set_ready(self, ready: Ready | None) -> None:
+        self.ready = ready
+        self.role = "both" if ready is None else self.assigned_role or ready.role
+        self.engine_id = "" if ready is None else ready.engine_id
+        self.pages_address = ready.pages_address if ready is not None and self.is_remote else ""
+        self.kv_tokens = 0 if ready is None else ready.num_blocks * ready.block_size
+
+    def _count(self) -> None:
+        """Call after each change of the requests in flight."""
+        load, own = self._delivery.load, len(self._delivery.flights)
+        is_fair = self.ready is not None and self.ready.scheduling_policy == "fair"
+        self.prefill_tokens = load.left(time.monotonic(), self.token_ms)
+        self.queued = load.queued if is_fair else None
+        self.sequences = max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
+
+    def _on_standby(self, frame: Asleep | Awake) -> None:
+        if self.state is not LinkState.STANDBY:
+            return
+        if isinstance(frame, Asleep):
+            self.asleep = frame
+            if self.on_asleep is not None:
+                self.on_asleep()
+            return
+        self.state, self.reason, self.asleep = LinkState.READY, "", None
+        if self.owner is not None:
+            self.owner.on_awake(self)
+        if self.on_awake is not None:
+            self.on_awake()
+
+    def _on_rejected(self, frame: Rejected) -> None:
+        flight = self._delivery.gone(frame.id)
+        self._count()
+        if flight is not None and frame.elsewhere:
+            self._give_back([flight])
+        elif flight is not None:
+            flight.fail(error_of(frame))
+
+    def _on_step(self, frame: StepFrame) -> None:
+        now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
+        self.stats, self.has_served = frame.stats, self.has_served or frame.step > 0
+        self._delivery.deliver(frame, now_s)
+        self._count()
+        if frame.finished:
+            self._end(frame.finished)
+        if self.owner is not None:
+            self.owner.on_frame(self, frame, now_s)
+
+    def _end(self, finishes: list[Finished]) -> None:
+        some_leave = bool(self._delivery.leaving)
+        returned, handed_over, ended = self._delivery.end(finishes)
+        self._count()
+        if self.owner is not None:
+            if some_leave:
+                self.owner.on_left(self)
+            for flight in handed_over:
+                self.owner.on_handed_over(self, flight)
+            for flight in ended:
+                self.owner.on_ended(self, flight)
+        if returned:
+            self._give_back(returned)
+
+    def _give_back(self, flights: list[InFlight]) -> None:
+        self.retire("the engine is ending")
+        if self.owner is not None:
+            self.owner.on_returned(self, flights)
+
+    @property
+    def _ended_by_itself(self) -> bool:
+        """The engine has crashed: no other process ended it. One that says why it ends may have lost a
+        process of its own that another one killed."""
+        if self.failed is not None or self.ready is None or self.is_remote:
+            return False
+        return is_own_doing(code_of(self.ready.pid))
+
+    def lose(self, reason: str, *, is_closed: bool = True) -> None:
+        """The connection is gone, and all that is in flight. is_closed: as in Receiver, not by a network."""
+        self._connection = None
+        self._watch.end()
+        self.has_crashed = self.has_crashed or self._ended_by_itself
+        self.state, self.asleep = LinkState.DEAD, None
+        self._set_ready(None)
+        self.reason = self.failed.message if self.failed else reason
+        self._outbox.clear()
+        lost = self._delivery.clear()
+        self.load_clock = LoadClock()
+        if self.owner is not None:
+            self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self.is_remote)
+        self.stats = EngineStats()
+        self._count()
+        if self.on_down is not None:
+            self.on_down(self.reason)

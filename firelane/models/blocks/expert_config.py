@@ -1,0 +1,98 @@
+"""The config keys that families with experts share."""
+
+from __future__ import annotations
+
+from firelane.models.blocks.experts import ExpertNames, Experts, Routing, Shared
+from firelane.models.config.reader import ConfigReader
+from firelane.program.ops import Groups
+
+TRAINING_KEYS = (
+    "aux_loss_alpha",
+    "ep_size",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "seq_aux",
+)
+COUNT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+EXPERT_NAMES = ExpertNames()
+
+
+def read_expert_counts(
+    config: ConfigReader,
+    key: str,
+    default: int,
+    default_picks: int,
+    *,
+    picks_key: str = "num_experts_per_tok",
+) -> tuple[int, int]:
+    """Numbers of experts: of a layer, by the key that this family calls it, and of a token. Raises
+    UnsupportedModelError where there are not as many."""
+    config.ignore(*TRAINING_KEYS)
+    count = config.integer(key, default) if config.has(key) else _count_of_another_name(config, key, default)
+    picks = config.integer(picks_key, default_picks)
+    if picks > count:
+        raise config.refusal(picks_key, picks, f"there are only {key} = {count}")
+    return count, picks
+
+
+def _count_of_another_name(config: ConfigReader, key: str, default: int) -> int:
+    """transformers 5 writes one name for all families."""
+    found = [name for name in COUNT_NAMES if name != key and config.has(name)]
+    return config.integer(found[0]) if found else config.integer(key, default)
+
+
+def read_groups(
+    config: ConfigReader, count: int, picks: int, *, best: int = 2, key: str = "n_group"
+) -> Groups | None:
+    """Groups of experts, as good as their `best` best. key: of how many there are. Raises
+    UnsupportedModelError where they do not divide the experts, or leave too few to choose from."""
+    groups, keep = config.integer(key, 1), config.integer("topk_group", 1)
+    if groups == keep == 1:
+        return None
+    if count % groups or count < best * groups:
+        raise config.refusal(key, groups, f"{count} experts cannot be divided in such groups")
+    if keep > groups:
+        raise config.refusal("topk_group", keep, f"there are only {key} = {groups}")
+    if picks > keep * (count // groups):
+        size = count // groups
+        raise config.refusal("topk_group", keep, f"{keep} x {size} experts, and each token uses {picks}")
+    return Groups(count=groups, keep=keep, best=best)
+
+
+def read_deepseek_experts(config: ConfigReader, default: int, default_picks: int) -> Experts:
+    """DeepSeek V3's way: scores are sigmoids, and a bias chooses."""
+    config.choice("scoring_func", "sigmoid", among=("sigmoid",))
+    config.choice("topk_method", "noaux_tc", among=("noaux_tc",))
+    count, picks = read_expert_counts(config, "n_routed_experts", default, default_picks)
+    routing = Routing(
+        score="sigmoid",
+        normalise=config.boolean("norm_topk_prob", True),
+        scale=config.number("routed_scaling_factor", 1.0),
+        groups=read_groups(config, count, picks),
+        bias="mlp.gate.e_score_correction_bias",
+    )
+    return read_beside_shared(config, routing, count, picks)
+
+
+def read_beside_shared(
+    config: ConfigReader, routing: Routing, count: int, picks: int, names: ExpertNames = EXPERT_NAMES
+) -> Experts:
+    """Experts beside one that all tokens share, as wide as n_shared_experts of them."""
+    config.only("moe_layer_freq", 1)
+    width, shared = config.integer("moe_intermediate_size"), config.integer("n_shared_experts", 1)
+    return Experts(
+        count=count,
+        picks=picks,
+        width=width,
+        routing=routing,
+        names=names,
+        shared=Shared(width=shared * width, tensor="mlp.shared_experts"),
+    )
+
+
+def read_sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
+    """Which layers have experts, Qwen's way: every decoder_sparse_step-th, but for mlp_only_layers."""
+    step = config.integer("decoder_sparse_step", 1)
+    dense = config.integers("mlp_only_layers")
+    return [i not in dense and (i + 1) % step == 0 for i in range(layers)]

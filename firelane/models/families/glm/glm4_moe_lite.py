@@ -1,0 +1,40 @@
+"""GLM-4.7-Flash (Zhipu AI, 2026): the latent attention of DeepSeek V3 with the experts of GLM-4.5."""
+
+from __future__ import annotations
+
+from firelane.models.blocks.blocks import embed, head, mlp
+from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_layers
+from firelane.models.blocks.expert_config import read_deepseek_experts
+from firelane.models.blocks.experts import moe
+from firelane.models.blocks.latent import latent
+from firelane.models.blocks.latent_config import read_latent
+from firelane.models.blocks.rope import read_rope
+from firelane.models.config.reader import ConfigReader
+from firelane.program.program import Program
+
+ARCHITECTURES = ("Glm4MoeLiteForCausalLM",)
+
+
+def program(config: ConfigReader) -> Program:
+    decoder, gate, layers = read_decoder(config, name="glm4_moe_lite"), read_gate(config), read_layers(config)
+    shape = read_latent(config, query_rank=768, nope=192, value=256)
+    rope = read_rope(config, head_dim=shape.rope, interleaved=config.boolean("rope_interleave", True))
+    experts, sparse = read_deepseek_experts(config, 64, 4), _read_sparse_layers(config, layers)
+    width = config.integer("intermediate_size")
+    x = embed(decoder)
+    for layer in decoder.layers(layers):
+        x = latent(layer, x, shape, rope)
+        is_sparse = sparse[layer.number]
+        x = moe(layer, x, experts, gate=gate) if is_sparse else mlp(layer, x, width, gate=gate)
+    return decoder.program(head(decoder, x))
+
+
+def _read_sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
+    """As mlp_layer_types says, or as first_k_dense_replace does: all but so many layers."""
+    key = "mlp_layer_types"
+    dense, types = config.count("first_k_dense_replace", 1), config.strings(key)
+    if not types:
+        return [number >= dense for number in range(layers)]
+    if len(types) != layers or not {"dense", "sparse"}.issuperset(types):
+        raise config.refusal(key, types, f"{layers} entries, dense or sparse, are needed")
+    return [kind == "sparse" for kind in types]

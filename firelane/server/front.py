@@ -1,0 +1,174 @@
+"""The processes that accept a server's connections: this one alone, or several that it owns."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from firelane.errors import FirelaneError
+from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
+
+if TYPE_CHECKING:
+    import socket
+
+    from firelane.gateway.config import GatewayConfig
+    from firelane.gateway.processes.pool import GatewayPool
+    from firelane.gateway.requests.models import Models
+    from firelane.gateway.server import Gateway, Sockets
+    from firelane.gateway.share import Share
+    from firelane.server.node_plan import ModelSetup
+
+
+log = logging.getLogger(__name__)
+
+
+class ServerFront(Protocol):
+    """A Gateway, or a pool of them: see the methods of gateway.server.Gateway."""
+
+    port: int
+
+    @property
+    def in_flight(self) -> int: ...
+    async def start(self, sockets: Sockets | None = None) -> None: ...
+    async def release(self) -> Sockets: ...
+    async def resume(self, sockets: Sockets) -> None: ...
+    async def drain(self, timeout_s: float) -> bool: ...
+    async def retire(self) -> None: ...
+    async def close(self) -> None: ...
+    def reload(self) -> None: ...
+
+
+class Front(Protocol):
+    engines: EngineSharing
+
+    def launch(self) -> None:
+        """Start the processes beside this one. Raises MachineError."""
+        ...
+
+    def share(self) -> Share | None:
+        """The part of this process."""
+        ...
+
+    def serve(self, gateway: Gateway) -> ServerFront:
+        """The whole server. gateway: of this process."""
+        ...
+
+    async def close(self) -> None:
+        """End what there is; idempotent."""
+        ...
+
+
+class OneProcess:
+    """The gateway of this process is the server."""
+
+    engines: EngineSharing = NOT_SHARED
+
+    def __init__(self) -> None:
+        self._gateway: Gateway | None = None
+
+    def launch(self) -> None:
+        pass
+
+    def share(self) -> Share | None:
+        return None
+
+    def serve(self, gateway: Gateway) -> ServerFront:
+        self._gateway = gateway
+        return gateway
+
+    async def close(self) -> None:
+        if self._gateway is not None:
+            await self._gateway.close()
+
+
+class SeveralProcesses:
+    """This process owns the others, and accepts nothing itself. It is their view of all engines, too."""
+
+    is_shared = True
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        models: Sequence[ModelSetup],
+        on_fatal: Callable[[FirelaneError], None],
+        log_format: str,
+    ) -> None:
+        self.engines: EngineSharing = self
+        self._config, self._models = config, models
+        self._on_fatal, self._log_format = on_fatal, log_format
+        self._next_place = 0
+        self._pool: GatewayPool
+
+    def launch(self) -> None:
+        cores = len(os.sched_getaffinity(0))
+        if self._config.gateways > cores:
+            log.warning(
+                "gateways=%d: this machine has %d cores, and more processes than those only take memory",
+                *(self._config.gateways, cores),
+            )
+        from firelane.gateway.processes.pool import GatewayPool
+        from firelane.server.gateway_process import start
+
+        self._pool = GatewayPool(
+            self._config,
+            {model.name: model.engines.recovery for model in self._models},
+            lambda index: start(index, self._log_format),
+            self._on_fatal,
+        )
+        self._pool.launch()
+
+    def share(self) -> Share | None:
+        return self._pool.share()
+
+    def serve(self, gateway: Gateway) -> ServerFront:
+        return self._pool.front(gateway)
+
+    async def close(self) -> None:
+        if hasattr(self, "_pool"):
+            await self._pool.close()
+
+    # ---- EngineSharing
+
+    def place(self) -> int:
+        self._next_place += 1
+        return self._next_place
+
+    def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
+        self._pool.engines.add(place, model, replica, acceptor)
+
+    def assign(self, place: int, role: str) -> None:
+        self._pool.engines.assign(place, role)
+
+    def retire(self, place: int) -> None:
+        self._pool.engines.retire(place)
+
+    def is_held(self, place: int) -> bool:
+        return self._pool.engines.is_held(place)
+
+    def remove(self, place: int) -> None:
+        self._pool.engines.remove(place)
+
+    def add_model(self, setup: ModelSetup) -> None:
+        self._pool.models.add(setup.gateway, recovers=setup.engines.recovery)
+
+    def change_model(self, setup: ModelSetup) -> None:
+        self._pool.models.change(setup.gateway, recovers=setup.engines.recovery)
+
+    def remove_model(self, name: str) -> None:
+        self._pool.models.remove(name)
+
+    def follow(self, models: Models) -> None:
+        self._pool.models.follow(models)
+
+
+def make_front(
+    config: GatewayConfig,
+    models: Sequence[ModelSetup],
+    on_fatal: Callable[[FirelaneError], None],
+    log_format: str,
+) -> Front:
+    if config.gateways == 1:
+        return OneProcess()
+    return SeveralProcesses(config, models, on_fatal, log_format)
