@@ -113,6 +113,12 @@ class AddressInUseError(MachineError):
     pass
 
 
+class KilledError(MachineError):
+    """A process that this one cannot do without was killed by another one."""
+
+    exit_code = 75  # as of PeerLostError
+
+
 class PeerLostError(FirelaneError):
     """The other end of a link is gone, or of no use. Whoever owns the link says which process or host that
     is. `is_passing`: it may be there again soon."""

@@ -16,6 +16,7 @@ from firelane.child_process import Child
 from firelane.child_process.child import no_process
 from firelane.child_process.ending import in_words, is_own_doing
 from firelane.engine_config import EngineConfig
+from firelane.errors import KilledError
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ class EngineExit:
 
     @property
     def is_own_doing(self) -> bool:
-        return self.return_code == 0 or is_own_doing(self.return_code)
+        """False also where another process has killed one that the engine cannot do without."""
+        code = self.return_code
+        return code != KilledError.exit_code and (code == 0 or is_own_doing(code))
 
     @property
     def exit_code(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from firelane.errors import MachineError
+from firelane.node.supervisor import EngineExit
 from firelane.wire.frames import Submit
 from tests.node.engine_gateway import POLICY, Gateway, engine_config, request
 
@@ -170,6 +171,14 @@ def test_engines_that_others_kill_or_stop_are_replaced_without_end(config, numbe
                 sock.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_own"),
+    [(0, True), (1, True), (75, False), (-9, False), (-15, False), (-11, True), (-6, True)],
+)
+def test_the_end_of_an_engine_tells_whose_doing_it_was(code, is_own):
+    assert EngineExit(pid=1, return_code=code, lived_s=1.0).is_own_doing == is_own
 
 
 def test_engines_that_have_served_are_replaced_at_once_and_without_end(config):

@@ -24,6 +24,8 @@ for step in os.environ["RANK_SCRIPT"].split():
         receive(8)
     elif action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
     elif action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif action == "exit":

@@ -17,7 +17,7 @@ from firelane.backends.ranks import words
 from firelane.backends.ranks.process import RankEndedError, RankProcess
 from firelane.backends.ranks.worker import LeaderSocket
 from firelane.contract import GivenBack
-from firelane.errors import MachineError
+from firelane.errors import KilledError, MachineError
 from tests.parallel.rank_scripts import LOADS, MODULE, READY, SIZES, rested, say, task
 
 
@@ -131,6 +131,24 @@ def test_a_rank_that_ends_later_is_told_once_and_rests_no_more(monkeypatch, scri
     assert ends.empty()
 
 
+@pytest.mark.parametrize(
+    ("script", "is_killed"), [("kill", True), ("exit:3", False), ("stop", True), ("crash", False)]
+)
+def test_a_rank_that_others_kill_is_told_from_one_that_ends_itself(
+    monkeypatch, script: str, is_killed: bool
+) -> None:
+    monkeypatch.setattr(rank_process, "STOPPED_S", 0.01)
+    with scripted(monkeypatch, f"{READY} order {script}") as made:
+        made.send_task()
+        made.await_ready()
+        ends: SimpleQueue[str] = SimpleQueue()
+        made.watch(ends.put)
+        made.order(1)
+        ends.get(timeout=60)
+        assert made.was_killed == is_killed
+        assert isinstance(made.lost("ended"), KilledError) == is_killed
+
+
 def test_a_rank_that_hangs_is_killed(monkeypatch) -> None:
     monkeypatch.setattr(rank_process, "END_S", 0.01)
     with scripted(monkeypatch, f"{READY} hang") as made:
@@ -143,7 +161,7 @@ def test_a_rank_that_hangs_is_killed(monkeypatch) -> None:
 class Ended:
     """A process that has ended, with what it has said."""
 
-    pid, has_ended = 1, True
+    pid, has_ended, code = 1, True, 1
 
     def __init__(self, said: bytes) -> None:
         self._said = said

@@ -19,7 +19,7 @@ from firelane.contract import (
     StepLimits,
     StepOutputs,
 )
-from firelane.errors import MachineError
+from firelane.errors import KilledError, MachineError
 
 END_S = 5.0
 """Until it is known which rank has ended."""
@@ -152,7 +152,10 @@ class RankGroup:
     def _check(self) -> None:
         if self._interconnect.has_ended:
             self._is_known.wait(END_S)
-            raise MachineError(self._why)
+            kind = (
+                KilledError if any(process.was_killed for process in self._leader.processes) else MachineError
+            )
+            raise kind(self._why)
 
     def _blame(self, error: Exception) -> None:
         """Raises MachineError with the rank that is gone: its loss makes many a thing fail, and what fails

@@ -25,8 +25,9 @@ from firelane.backends.ranks.words import (
     send_task,
 )
 from firelane.child_process import Child
+from firelane.child_process.ending import is_own_doing
 from firelane.contract import GivenBack
-from firelane.errors import MachineError
+from firelane.errors import KilledError, MachineError
 
 HELLO_S = 60.0
 """Until a rank that was started has to be there."""
@@ -115,7 +116,7 @@ class RankProcess:
         if said == FAILED:
             raise MachineError(f"{self.name}: {self._reason()}")
         if not said:
-            raise MachineError(f"{self.name} {self.ending()} {when}")
+            raise self.lost(f"{self.ending()} {when}")
         if said != word:
             raise MachineError(f"{self.name} said {said!r} {when}, not {word!r}")
 
@@ -129,7 +130,7 @@ class RankProcess:
     def _numbers(self, numbers: Struct) -> tuple[int, ...]:
         said = self._receive(numbers.size)
         if len(said) < numbers.size:
-            raise MachineError(f"{self.name} {self.ending()}")
+            raise self.lost(self.ending())
         return numbers.unpack(said)
 
     def _reason(self) -> str:
@@ -189,6 +190,17 @@ class RankProcess:
         if not self._is_ready:
             self._child.kill()  # it does not look at its socket while it loads
         self._child.end(END_S)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it has ended through what others have done."""
+        code = self._child.code
+        return code is not None and code < 0 and not is_own_doing(code)
+
+    def lost(self, how: str) -> MachineError:
+        """The error of a rank that has ended; how: in words."""
+        kind = KilledError if self.was_killed else MachineError
+        return kind(f"{self.name} {how}")
 
     def ending(self) -> str:
         """In words for people."""
