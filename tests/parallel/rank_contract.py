@@ -125,6 +125,7 @@ class RankContract:
 
     def test_what_a_lost_rank_breaks_is_told_as_its_loss(self, monkeypatch) -> None:
         """The step fails before anybody has seen the end of the rank."""
+        monkeypatch.setattr(rank_group, "BLAME_S", 30.0)
         with self.joined(monkeypatch, f"{READY} order kill") as it:
             error = it.interconnect.lost_errors[0]
 
@@ -159,6 +160,21 @@ class RankContract:
             assert it.group.standby() == GivenBack(3, 6)
             assert it.executor.log.count("standby") == 2
             assert it.executor.log.count("wake") == 1
+
+    def test_ranks_rest_behind_all_steps_that_were_handed_out(self, monkeypatch) -> None:
+        """The rank that draws may have its tokens before the others have ended the step."""
+        with self.joined(monkeypatch, READY, tp=2) as it:
+            orders: list[int] = []
+            (process,) = it.leader.processes
+            monkeypatch.setattr(process, "order", orders.append)
+            monkeypatch.setattr(process, "rested", lambda: GivenBack(1, 2))
+            for steps in (2, 5):
+                while it.executor.submitted < steps:
+                    it.group.submit(step(1))
+                    it.group.wait()
+                it.group.standby()
+                assert orders[-1] == steps
+                it.group.wake()
 
     def test_a_rank_that_is_not_ready_leaves_nothing_behind(self, monkeypatch) -> None:
         before = sockets()

@@ -118,6 +118,7 @@ class FakeExecutor:
     limits: StepLimits = LIMITS
     max_in_flight: int = 2
     fails: Callable[[], None] = lambda: None
+    submitted: int = 0
     most: int = 0
     """Most steps that were in flight."""
     log: list[str] = field(default_factory=list[str])
@@ -135,6 +136,7 @@ class FakeExecutor:
 
     def submit(self, inputs: StepInputs) -> None:
         self.fails()
+        self.submitted += 1
         self._flying.append(inputs.num_tokens)
         self.most = max(self.most, len(self._flying))
 

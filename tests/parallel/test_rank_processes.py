@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -155,6 +156,17 @@ def test_a_rank_that_hangs_is_killed(monkeypatch) -> None:
         made.send_task()
         made.await_ready()
         made.close()
+        assert made.ending() == "ended (SIGKILL)"
+
+
+def test_a_rank_that_is_still_loading_is_killed_at_once(monkeypatch) -> None:
+    """It does not look at its socket."""
+    monkeypatch.setattr(rank_process, "END_S", 60.0)
+    with scripted(monkeypatch, f"{say(words.HELLO)} task hang") as made:
+        made.send_task()
+        began_s = time.monotonic()
+        made.close()
+        assert time.monotonic() - began_s < 30
         assert made.ending() == "ended (SIGKILL)"
 
 
