@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from firelane.api.chat import CalledFunction, ChatRequest, Message, ToolReference
+from firelane.api.reading.field_names import marks_of
 from firelane.api.sampling import unsupported
 from firelane.errors import RequestError
 from firelane.text.tools.tool import NO_TOOLS, Tool, ToolUse
@@ -64,8 +65,8 @@ def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversa
 
 def _earlier_marks(request: ChatRequest) -> tuple[str, ...]:
     """Marks of messages that are not the last one."""
-    marks = {message.mark for message in request.messages[:-1]} - {None}
-    return tuple(f"messages[].{name}" for name in sorted(map(str, marks)))
+    marks = {name for one in request.messages[:-1] if one.prefix or one.partial for name in marks_of(one)}
+    return tuple(f"messages[].{name}" for name in sorted(marks))
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
