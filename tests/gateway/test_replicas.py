@@ -10,7 +10,13 @@ from fake_engine import FakeEngine
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.link.link_state import LinkState
-from firelane.gateway.engines.recovery.recovery import MOST_LOSSES, PROGRESS_TOKENS, SOLO_DEATHS, Resume
+from firelane.gateway.engines.recovery.recovery import (
+    MOST_LOSSES,
+    PROGRESS_TOKENS,
+    SOLO_DEATHS,
+    NoRecovery,
+    Resume,
+)
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.gateway.engines.routing.policies import PageAware
@@ -305,6 +311,29 @@ def test_the_first_engine_is_waited_for_where_another_process_starts_it():
         assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
 
     play(scenario, count=0)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "state"), [(Resume(), LinkState.STARTING), (NoRecovery(), LinkState.DEAD)]
+)
+def test_a_first_engine_that_dies_is_followed_by_another_one(recovery, state):
+    """In a process that has never had an engine, where others are replaced."""
+
+    async def scenario(scene):
+        scene.set.expects_first = True
+        scene.add("0")
+        await scene.links[0].attach(scene.engines[0].connect())
+        scene.engines[0].die()
+        await until(lambda: scene.links[0].state is LinkState.DEAD)
+        assert scene.set.state is state
+        waiting = asyncio.create_task(scene.set.until_loaded())
+        await asyncio.sleep(0)
+        assert waiting.done() == (state is LinkState.DEAD)
+        await scene.bring_up(0)
+        await waiting
+        assert scene.set.state is LinkState.READY
+
+    play(scenario, count=0, recovery=recovery)
 
 
 async def tell(scene, index, stored=(), removed=(), **changes):

@@ -135,10 +135,9 @@ class ReplicaSet:
     @property
     def state(self) -> LinkState:
         states = {link.state for link in self.links}
-        if not self.links and self._is_first_to_come:
-            return LinkState.STARTING
+        is_coming = self._is_first_to_come and (self._recovery.waits or not self.links)
         order = (LinkState.READY, LinkState.STARTING, LinkState.STANDBY)
-        return next((s for s in order if s in states), LinkState.DEAD)
+        return next((s for s in order if s in states), LinkState.STARTING if is_coming else LinkState.DEAD)
 
     @property
     def reason(self) -> str:
