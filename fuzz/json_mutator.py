@@ -8,7 +8,26 @@ import random
 from typing import Any
 
 ABSURD: tuple[Any, ...] = (
-    *(0, -1, 1, 2, 3, 7, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, 1e308, 5e-324, -0.0, 0.5, float("nan")),
+    *(
+        0,
+        -1,
+        1,
+        2,
+        3,
+        7,
+        1 << 20,
+        2**31 - 1,
+        2**31,
+        2**53 + 1,
+        2**63,
+        2**64,
+        10**400,
+        1e308,
+        5e-324,
+        -0.0,
+        0.5,
+        float("nan"),
+    ),
     *(float("inf"), True, False, None, "", "a", "..", "a\0b", "\ud800", "é", "x" * 300, [], {}, [[[]]]),
     *({"a": []}, [1, "a", None], "1", "true", [0], [-1], ["a"], {"": {}}),
 )
@@ -34,14 +53,14 @@ def _change(root: list[Any], draw: random.Random) -> None:
         del holder[key]
     elif kind == 1:
         holder[key] = _copy(other_holder[other_key])
-    elif kind == 2 and isinstance(holder[key], int | float):
-        holder[key] = draw.choice((holder[key] + 1, holder[key] * 2, -holder[key], holder[key] / 2))
+    elif kind == 2 and isinstance(holder[key], int):
+        holder[key] = draw.choice((holder[key] + 1, holder[key] * 2, -holder[key], holder[key] // 2))
     elif kind == 3 and isinstance(holder, dict):
         holder[str(other_key) if draw.random() < 0.8 else draw.choice(("", "a", "é"))] = _copy(holder[key])
     elif kind == 4 and isinstance(holder[key], list):
         holder[key].append(_copy(other_holder[other_key]))
     else:
-        holder[key] = draw.choice(ABSURD)
+        holder[key] = _copy(draw.choice(ABSURD))
 
 
 def _places(root: list[Any]) -> list[tuple[Any, Any]]:

@@ -15,6 +15,7 @@ from firelane.models.gguf.metadata import Metadata
 from firelane.models.gguf.names import sources
 from firelane.text.gguf.tokenizer import model_files
 from firelane.weights.gguf.header import Header, read_header
+from fuzz.gguf_mutator import mutate_gguf
 from fuzz.programs import load_program
 from fuzz.target import Target
 
@@ -45,4 +46,4 @@ def _convert(header: Header, data: bytes) -> None:
     load_program(json.loads(json.dumps(config)))
 
 
-TARGET = Target(run=run, refusals=(FirelaneError,), most_bytes=1 << 13)
+TARGET = Target(run=run, mutate=mutate_gguf, refusals=(FirelaneError,), most_bytes=1 << 13)

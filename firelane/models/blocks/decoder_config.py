@@ -7,7 +7,7 @@ from firelane.models.blocks.blocks import Decoder
 from firelane.models.config.reader import ConfigReader, read_dtype
 from firelane.program.ops import SILU, Gate, HeadShape
 
-MAX_LAYERS = 1024
+MAX_LAYERS = MAX_HEADS = 1024
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -42,7 +42,7 @@ def read_cap(config: ConfigReader, key: str, default: float | None) -> float:
 
 def read_heads(config: ConfigReader, *, default_head_dim: int | None = None) -> HeadShape:
     """Head counts and size. Raises UnsupportedModelError if they do not divide as they have to."""
-    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
+    heads, hidden = read_head_count(config), config.integer("hidden_size")
     kv_heads = config.integer("num_key_value_heads", heads)
     if heads % kv_heads:
         raise config.refusal(
@@ -54,6 +54,14 @@ def read_heads(config: ConfigReader, *, default_head_dim: int | None = None) -> 
     if head_dim % 2:
         raise config.refusal("head_dim", head_dim, "an even number is needed")
     return HeadShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+
+
+def read_head_count(config: ConfigReader) -> int:
+    """The number of query heads."""
+    heads = config.integer("num_attention_heads")
+    if heads > MAX_HEADS:
+        raise config.refusal("num_attention_heads", heads, f"at most {MAX_HEADS} are supported")
+    return heads
 
 
 def read_layers(config: ConfigReader) -> int:

@@ -14,6 +14,7 @@ TRAINING_KEYS = (
     "router_jitter_noise",
     "seq_aux",
 )
+MAX_EXPERTS = 1024
 COUNT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERT_NAMES = ExpertNames()
 
@@ -31,6 +32,8 @@ def read_expert_counts(
     config.ignore(*TRAINING_KEYS)
     count = config.integer(key, default) if config.has(key) else _count_of_another_name(config, key, default)
     picks = config.integer(picks_key, default_picks)
+    if count > MAX_EXPERTS:
+        raise config.refusal(key, count, f"at most {MAX_EXPERTS} are supported")
     if picks > count:
         raise config.refusal(picks_key, picks, f"there are only {key} = {count}")
     return count, picks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from firelane.models.blocks.decoder_config import read_head_count
 from firelane.models.blocks.latent import LatentShape
 from firelane.models.config.reader import ConfigReader
 
@@ -12,7 +13,7 @@ def read_latent(
     """Sizes of latent attention, with a family's own where the config does not say. Raises
     UnsupportedModelError."""
     config.ignore("head_dim", "qk_head_dim")  # of other parts of a head, from version to version
-    heads = config.integer("num_attention_heads")
+    heads = read_head_count(config)
     kv_heads = config.integer("num_key_value_heads", heads)
     if kv_heads != heads:
         why = f"latent attention makes keys for each of num_attention_heads = {heads}"
@@ -27,7 +28,8 @@ def read_latent(
         rope=config.integer("qk_rope_head_dim", 64),
         value=config.integer("v_head_dim", value),
     )
-    for key, width in (("qk_rope_head_dim", shape.rope), ("qk_nope_head_dim", shape.nope)):
+    widths = {"qk_rope_head_dim": shape.rope, "qk_nope_head_dim": shape.nope, "kv_lora_rank": shape.rank}
+    for key, width in widths.items():
         if width % 2:
             raise config.refusal(key, width, "an even number is needed")
     return shape

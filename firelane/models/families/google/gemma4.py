@@ -86,6 +86,8 @@ def _heads(config: ConfigReader) -> dict[bool, HeadShape]:
     if sliding.heads % kv_heads:
         why = f"it has to divide num_attention_heads = {sliding.heads}"
         raise config.refusal("num_global_key_value_heads", kv_heads, why)
+    if head_dim % 2:
+        raise config.refusal("global_head_dim", head_dim, "an even number is needed")
     return {False: HeadShape(heads=sliding.heads, kv_heads=kv_heads, head_dim=head_dim), True: sliding}
 
 
