@@ -19,7 +19,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 RUNNER = asyncio.Runner()
 atexit.register(RUNNER.close)
 Asked = tuple[bytes, bytes, dict[bytes, bytes], bytes, str]
-"""Method, path, fields, body and error of one request."""
+"""Method, path, fields and body of one request, or the status that it is refused with: of several faults any
+one may be told."""
 
 
 class Transport:
@@ -100,7 +101,7 @@ def _of(exchange: Exchange) -> Asked:
     assert len(request.headers) <= 128
     assert request.error is not None or request.path[:1] in (b"/", b"*")
     if request.error is not None:  # what had come of it counts for nothing
-        return b"", b"", {}, b"", str(request.error)
+        return b"", b"", {}, b"", str(request.error.status)
     return request.method, request.path, request.headers, bytes(request.body), ""
 
 
