@@ -13,6 +13,7 @@ on a machine that does nothing else; the page says under which priority it ran.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from lossless_at_rest import measure_at_rest
 from lossless_figures import AUTO, BF16, LOSSLESS, Figures, load_figures, save_figures
 from lossless_peer import measure_peer
 from lossless_plot import save_plot
-from lossless_report import PACKED_VARIANT, PLAIN_VARIANT, README_MARKS, fill_readme, render
+from lossless_report import PACKED_VARIANT, PAGE_MARKS, PLAIN_VARIANT, fill_page, render
 from lossless_starts import Variant, measure_starts
 from lossless_steps import Plan, measure_steps
 
@@ -46,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--scratch", type=Path, metavar="DIR", help="on the model's drive (default: beside the model)"
     )
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="fill in its table and plot, too")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="fill in its table and plot, too")
     parser.add_argument("--repeats", type=int, default=3, help="of the codec; the best counts")
     steps = parser.add_argument_group("steps")
     steps.add_argument("--forms", nargs="+", default=[LOSSLESS, AUTO], help="beside bf16")
@@ -70,8 +71,8 @@ def main() -> None:
     kept = arguments.out / "lossless.json"
     arguments.out.mkdir(parents=True, exist_ok=True)
     figures = load_figures(kept, model_dir.name)
-    if arguments.readme is not None:
-        write_readme(figures, arguments)  # what is wrong with it is better known before the work
+    if arguments.page is not None:
+        write_into_page(figures, arguments)  # what is wrong with it is better known before the work
     scratch = Path(tempfile.mkdtemp(prefix="lossless-", dir=arguments.scratch or model_dir.parent))
     try:
         for part in arguments.parts:
@@ -94,18 +95,18 @@ def write_pages(figures: Figures, arguments: argparse.Namespace) -> None:
         save_plot(figures, out / "lossless.svg")
     except ImportError:
         print("no plot: pip install '.[plot]'", file=sys.stderr)
-    if arguments.readme is not None:
-        write_readme(figures, arguments)
+    if arguments.page is not None:
+        write_into_page(figures, arguments)
 
 
-def write_readme(figures: Figures, arguments: argparse.Namespace) -> None:
-    readme: Path = arguments.readme
+def write_into_page(figures: Figures, arguments: argparse.Namespace) -> None:
+    page: Path = arguments.page
+    folder = os.path.relpath(arguments.out.resolve(), page.resolve().parent)
     try:
-        folder = arguments.out.resolve().relative_to(readme.resolve().parent)
-        text = fill_readme(readme.read_text(), figures, str(folder))
+        text = fill_page(page.read_text(), figures, folder)
     except (OSError, ValueError) as error:
-        raise SystemExit(f"--readme {readme}: {error}; it needs {README_MARKS}, above --out") from error
-    readme.write_text(text)
+        raise SystemExit(f"--page {page}: {error}; it needs {PAGE_MARKS}") from error
+    page.write_text(text)
 
 
 def run_at_rest(figures: Figures, model_dir: Path, scratch: Path, arguments: argparse.Namespace) -> Figures:

@@ -24,7 +24,7 @@ from firelane.weights.lossless.zstd import zstd
 
 BF16, LOSSLESS, AUTO = "bf16", "lossless", "auto"
 T = TypeVar("T")
-PLACES = ("--out", "--scratch", "--readme")
+PLACES = ("--out", "--scratch", "--page")
 ROOT = Path(__file__).resolve().parents[1]
 
 

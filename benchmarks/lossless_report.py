@@ -27,7 +27,7 @@ from lossless_starts import FIRST, LATER
 from firelane.bench.table import format_table
 
 PLAIN_VARIANT, PACKED_VARIANT = "bf16 directory", "packed directory"
-README_MARKS = ("<!-- lossless -->", "<!-- /lossless -->")
+PAGE_MARKS = ("<!-- lossless -->", "<!-- /lossless -->")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +164,8 @@ def render(figures: Figures) -> str:
     return "\n\n".join([*sections, *published_section()]) + "\n"
 
 
-def fill_readme(text: str, figures: Figures, folder: str) -> str:
-    """The page with the plot (in `folder`) and what was measured between README_MARKS. ValueError without
+def fill_page(text: str, figures: Figures, folder: str) -> str:
+    """The page with the plot (in `folder`) and what was measured between PAGE_MARKS. ValueError without
     those."""
     rows = [[r.what, r.measured] for r in requirements(figures) if r.value is not None]
     block = "\n\n".join(
@@ -174,8 +174,8 @@ def fill_readme(text: str, figures: Figures, folder: str) -> str:
             format_table(["lossless weights", "measured"], rows),
         ]
     )
-    begin, end = (text.index(mark) for mark in README_MARKS)
-    return f"{text[: begin + len(README_MARKS[0])]}\n{block}\n{text[end:]}"
+    begin, end = (text.index(mark) for mark in PAGE_MARKS)
+    return f"{text[: begin + len(PAGE_MARKS[0])]}\n{block}\n{text[end:]}"
 
 
 def conditions(c: Conditions) -> str:

@@ -139,18 +139,18 @@ def test_page_shows_times_rates_and_conditions(scripts: Any, figures: Any) -> No
     assert "measured in 9 s" in page
 
 
-def test_readme_is_filled_between_its_marks(scripts: Any, figures: Any) -> None:
-    begin, end = scripts.report.README_MARKS
-    text = scripts.report.fill_readme(f"before {begin} stale {end} after", figures, "results")
+def test_page_is_filled_between_its_marks(scripts: Any, figures: Any) -> None:
+    begin, end = scripts.report.PAGE_MARKS
+    text = scripts.report.fill_page(f"before {begin} stale {end} after", figures, "results")
     assert text.startswith(f"before {begin}\n![")
     assert text.endswith(f"\n{end} after")
     assert "(results/lossless.svg)" in text
     assert "stale" not in text
     assert cells(text, "decode, 8")[1] == "2.00x"
     assert "decode, 32" not in text
-    assert scripts.report.fill_readme(text, figures, "results") == text
+    assert scripts.report.fill_page(text, figures, "results") == text
     with pytest.raises(ValueError, match="substring"):
-        scripts.report.fill_readme("no marks", figures, "results")
+        scripts.report.fill_page("no marks", figures, "results")
 
 
 def test_parts_that_were_not_measured_are_left_out(scripts: Any) -> None:
