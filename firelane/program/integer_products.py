@@ -84,7 +84,8 @@ def integer_product(x: F32, matrix: IntegerMatrix, segments: Sequence[int] = ())
 
 
 def _dots(codes: NDArray[np.int32], numbers: NDArray[np.int32], unit: int) -> NDArray[np.float64]:
-    """Of each unit of inputs, [units, rows, outputs]: whole numbers, exact in float64."""
+    """Dot products of codes and numbers in each unit of inputs, [units, rows, outputs]: whole numbers, exact
+    in float64."""
     rows, columns = (part.reshape(len(part), -1, unit).transpose(1, 0, 2) for part in (codes, numbers))
     return rows.astype(np.float64) @ columns.transpose(0, 2, 1).astype(np.float64)
 

@@ -101,12 +101,12 @@ class Program:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Of each cache group, as StepLimits wants them."""
+        """Spans of the cache groups, in the order that StepLimits wants."""
         return tuple(group.span for group in self.cache_groups)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of one cache group: a page has block_size times as many."""
+        """Bytes of one token in one cache group; a page has block_size times as many."""
         return self.cache_groups[0].bytes_per_token if self.cache_groups else 0
 
     @cached_property
@@ -116,7 +116,7 @@ class Program:
 
     @property
     def state_bytes(self) -> int:
-        """Of the recurrent state of one sequence; 0 where the program keeps none."""
+        """Bytes of the recurrent state of one sequence; 0 where the program keeps none."""
         return state_bytes(self.state_layers)
 
     @property

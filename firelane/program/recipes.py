@@ -128,8 +128,8 @@ class Piece:
         return Grid(start, tuple(n for n, _ in axes), tuple(s for _, s in axes), *columns)
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Of rows first .. last - 1, where the first number of each lies in the tensor, in elements; those
-        behind it lie grid.column_stride apart."""
+        """Places of the first numbers of rows first .. last - 1 in the tensor, in elements; those behind it
+        lie grid.column_stride apart."""
         row = np.arange(first, last) + (self.rows.start if self.rows else 0)
         column = self.columns.start * self.grid.column_stride if self.columns else 0
         at = np.full(len(row), self.grid.start + column, np.int64)

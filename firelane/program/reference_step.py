@@ -25,8 +25,8 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class ReferenceOutputs:
-    """As contract.StepOutputs, with logprobs of every row that is drawn or scored; top_ids and
-    top_logprobs: [rows, MAX_LOGPROBS]; hidden: of every row."""
+    """Outputs of a step like contract.StepOutputs, with logprobs of every row that is drawn or scored;
+    top_ids and top_logprobs: [rows, MAX_LOGPROBS]; hidden: of every row."""
 
     tokens: I32
     logprobs: F32
@@ -72,7 +72,8 @@ class ReferenceChunk(NamedTuple):
 
 @dataclass(kw_only=True)
 class ReferenceStep:
-    """What an op sees while it runs: the token rows, the weights, the cache, and all values made so far.
+    """The state of a step that an op sees while it runs: the token rows, the weights, the cache, and all
+    values made so far.
 
     token_ids, slots, positions: int64 [tokens]; row_token: int64 [rows]; weights: float32 by name, as the
     Program shapes them. states: by name of the state layer, float32 [states, *shape]. inputs: without them,

@@ -29,7 +29,7 @@ class StateLayer:
 
 
 def state_bytes(layers: Sequence[StateLayer]) -> int:
-    """Of the state of one sequence, and from one state of the pool to the next."""
+    """Bytes of the state of one sequence, and from one state of the pool to the next."""
     return sum(map(_padded_bytes, layers))
 
 

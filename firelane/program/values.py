@@ -25,9 +25,9 @@ class DType(Enum):
 
 
 class Rows(Enum):
-    """What one row of a value stands for. TOKEN: one row a token of the step. OUTPUT: one row for each
-    position whose logits are wanted, usually the last token of a sequence. OWN: one row for each token of the
-    step that this rank computes for all ranks of its stage: own_rows()."""
+    """The meaning of one row of a value. TOKEN: one row a token of the step. OUTPUT: one row for each
+    position whose logits are wanted, usually the last token of a sequence. OWN: one row for each token of
+    the step that this rank computes for all ranks of its stage: own_rows()."""
 
     TOKEN = "token"
     OUTPUT = "output"
@@ -35,7 +35,8 @@ class Rows(Enum):
 
 
 def own_rows(count: int, rank: int, ranks: int) -> range:
-    """Of so many token rows, those of a rank: a run, whose lengths differ by one at most."""
+    """The run of `count` token rows that one rank computes; lengths of two ranks' runs differ by one at
+    most."""
     return range(count * rank // ranks, count * (rank + 1) // ranks)
 
 
@@ -85,7 +86,7 @@ class Weight:
         )
 
     def __hash__(self) -> int:
-        """Of the name alone: pieces may be many, and hashes are asked for often."""
+        """The hash of the name alone: pieces may be many, and hashes are asked for often."""
         return hash(self.name)
 
     @classmethod
@@ -104,7 +105,7 @@ class Weight:
 
     @property
     def rows(self) -> int:
-        """Of one matrix."""
+        """Number of rows of one matrix."""
         return self.shape[-2] if self.is_matrix else self.shape[0]
 
     @property

@@ -92,8 +92,8 @@ def read_partial_windows(config: ConfigReader) -> tuple[Span, ...]:
 
 
 def read_pattern(config: ConfigReader, *, default: int) -> tuple[bool, ...]:
-    """Of each layer, whether it attends to a window: as layer_types says, or all but each n-th layer, where n
-    is sliding_window_pattern."""
+    """Whether each layer attends to a window: as layer_types says, or all but each n-th layer, where n is
+    sliding_window_pattern."""
     layers = read_layers(config)
     types = read_layer_types(config, layers)
     if types:
@@ -104,7 +104,7 @@ def read_pattern(config: ConfigReader, *, default: int) -> tuple[bool, ...]:
 
 
 def read_layer_types(config: ConfigReader, layers: int, *, other: str = SLIDING) -> list[str]:
-    """Of each layer, full or `other`; [] where the config does not say."""
+    """The type of each layer, full or `other`; [] where the config does not say."""
     types = config.strings("layer_types")
     if types and (len(types) != layers or not {FULL, other}.issuperset(types)):
         raise config.refusal("layer_types", types, f"{layers} entries, {FULL} or {other}, are supported")
@@ -112,7 +112,7 @@ def read_layer_types(config: ConfigReader, layers: int, *, other: str = SLIDING)
 
 
 def read_turned(config: ConfigReader, layers: int) -> list[bool]:
-    """Of each layer, whether it has positions; no_rope_layers says 1 where it has."""
+    """Whether each layer has positions; no_rope_layers says 1 where it has."""
     each = config.integer("no_rope_layer_interval", 4)
     flags = config.flags("no_rope_layers") or [(number + 1) % each != 0 for number in range(layers)]
     if len(flags) != layers:

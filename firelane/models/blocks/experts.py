@@ -85,8 +85,8 @@ class ExpertNames:
     def recipes(
         self, layer: Layer, count: int, halves: tuple[Half, ...], shape: tuple[int, int]
     ) -> tuple[Recipe, ...]:
-        """Of `halves` stacked, of `shape` each, for all experts: a tensor for each; all in one, as they are
-        multiplied; all in one, transposed."""
+        """Recipes of `halves` stacked, of `shape` each, for all experts: a tensor for each; all in one, as
+        they are multiplied; all in one, transposed."""
         block, (n, k) = layer.tensor(self.experts), shape
         parts = [getattr(self, half) for half in halves]
         each = tuple(
@@ -101,7 +101,8 @@ class ExpertNames:
         return ((transposed,) if self.transposed else (fused,)), each
 
     def bias(self, layer: Layer, count: int, halves: tuple[Half, ...], rows: int) -> tuple[Recipe, ...]:
-        """Of `halves` stacked, `rows` of each, for all experts: one tensor, or one for each half."""
+        """Recipes of the biases of `halves` stacked, `rows` of each, for all experts: one tensor, or one for
+        each half."""
         block, size = layer.tensor(self.experts), len(halves) * rows
         name, shape = f"{block}.{'_'.join(halves)}_proj_bias", (count, size)
         if len(halves) == 1:

@@ -28,8 +28,9 @@ SEPARATE = AttentionTensors()
 
 @dataclass(frozen=True, kw_only=True)
 class Projections:
-    """Of one layer: `tensors` holds queries, keys and values, one tensor each or all in one; `inputs` is the
-    width of what they read. gated: behind the rows of each query head are those of its gate."""
+    """Projections of one layer: `tensors` holds queries, keys and values, one tensor each or all in one;
+    `inputs` is the width of what they read. gated: behind the rows of each query head are those of its
+    gate."""
 
     heads: HeadShape
     layout: RotaryLayout

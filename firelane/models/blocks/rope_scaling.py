@@ -102,7 +102,7 @@ def _pair_of(plain: Plain, trained: int, turns: float) -> float:
 
 
 def _yarn_factors(section: RopeSection, factor: float) -> tuple[float, float]:
-    """Of cosines and sines, and mscale."""
+    """Factors of cosines and sines, and mscale."""
     own = section.own
     for_all = own.amount("mscale_all_dim", 0.0)
     mscale = own.amount("mscale", 0.0)

@@ -13,7 +13,8 @@ OF_FAMILIES = ("llama_4_scaling_beta",)
 
 
 class RopeSection:
-    """Of the layers of one type. All methods raise UnsupportedModelError naming the key."""
+    """The rotation of the layers of one type, read from the config. All methods raise UnsupportedModelError
+    naming the key."""
 
     def __init__(self, config: ConfigReader, layer_type: str) -> None:
         self._config = config
@@ -71,7 +72,7 @@ class RopeSection:
         return rotated
 
     def share(self, head_dim: int, default: float = 1.0) -> float:
-        """Of the dimensions of a head that turn."""
+        """The share of a head's dimensions that turn."""
         key = "partial_rotary_factor"
         place = self._place(key)
         value = place.number(key, default)

@@ -16,8 +16,8 @@ from firelane.program.recipes import Piece
 
 @dataclass(frozen=True)
 class RotaryLayout:
-    """Of a head in the checkpoint: its first `rotated` dimensions turn, in pairs of neighbours where it is
-    `interleaved`."""
+    """Layout of a head in the checkpoint: its first `rotated` dimensions turn, in pairs of neighbours where
+    it is `interleaved`."""
 
     head_dim: int
     rotated: int

@@ -79,7 +79,7 @@ class ConfigReader:
         return [key for key, value in self._config.items() if isinstance(value, dict)]
 
     def value(self, key: str) -> Any:
-        """As it stands there, to be shown."""
+        """The value of a key as the config has it, to be shown."""
         return self._config.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -111,7 +111,7 @@ class ConfigReader:
         return self.integer(key, default)
 
     def number_or_none(self, key: str, default: float | None) -> float | None:
-        """As number(); null means None here, and only an absent key the default."""
+        """A number like number(); null means None here, and only an absent key the default."""
         if key in self._config and self._config[key] is None:
             self._read.add(key)
             return None

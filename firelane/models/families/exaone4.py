@@ -36,7 +36,7 @@ def program(config: ConfigReader) -> Program:
 
 
 def _spans(config: ConfigReader) -> tuple[list[Span], bool]:
-    """Of each layer, and whether the model has windows at all."""
+    """The span of each layer, and whether the model has windows at all."""
     window = config.integer_or_none("sliding_window", DEFAULT_WINDOW)
     if window is None:
         config.ignore("sliding_window_pattern", "layer_types")

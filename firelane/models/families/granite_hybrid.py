@@ -72,7 +72,7 @@ def _mlp_and_experts(layer: Layer, x: Value, width: int, experts: Experts | None
 
 
 def _read_full(config: ConfigReader) -> list[bool]:
-    """Of each layer, whether it has attention."""
+    """Whether each layer has attention."""
     layers = read_layers(config)
     key = "layer_types" if config.has("layer_types") else "layers_block_type"
     types = config.strings(key)

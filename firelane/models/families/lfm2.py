@@ -75,7 +75,7 @@ def _read_decoder(config: ConfigReader) -> Decoder:
 
 
 def _read_full(config: ConfigReader) -> list[bool]:
-    """Of each layer, whether it has attention."""
+    """Whether each layer has attention."""
     layers = read_layers(config)
     types, listed = read_layer_types(config, layers, other="conv"), config.integers("full_attn_idxs")
     full = [kind == FULL for kind in types] or [i in listed for i in range(layers)]
@@ -86,7 +86,7 @@ def _read_full(config: ConfigReader) -> list[bool]:
 
 
 def _read_width(config: ConfigReader) -> int:
-    """Of the MLP inside: two thirds of what the config says, rounded up, unless it says otherwise."""
+    """Width of the MLP inside: two thirds of the config's, rounded up, unless the config says otherwise."""
     width = config.integer("block_ff_dim", config.integer("intermediate_size", 12288))
     multiple = config.integer("block_multiple_of", 256)
     factor = config.number("block_ffn_dim_multiplier", 1.0)

@@ -45,7 +45,7 @@ def program(config: ConfigReader) -> Program:
 
 
 def _ropes(config: ConfigReader, head_dim: int) -> dict[bool, Rope]:
-    """Of full layers, and of layers with a window; older configs stretch the full ones alone."""
+    """Rotations of full layers and of layers with a window; older configs stretch the full ones alone."""
     full = read_rope(config, head_dim=head_dim, layer_type=FULL, default_theta=5e5)
     if config.section("rope_parameters") is None:
         return {False: full, True: plain_rope(config.number("rope_theta", 5e5), head_dim=head_dim)}

@@ -16,7 +16,7 @@ def attention_bias(metadata: Metadata) -> Config:
 
 
 def windows(metadata: Metadata, default_each: int) -> Config:
-    """Of layers of which all but each n-th have a window."""
+    """Windows of layers of which all but each n-th have one."""
     return {
         "sliding_window": metadata.integer("attention.sliding_window"),
         "layer_types": [
@@ -26,7 +26,7 @@ def windows(metadata: Metadata, default_each: int) -> Config:
 
 
 def slides(metadata: Metadata, default_each: int) -> list[bool]:
-    """Of each layer whether it has a window."""
+    """Whether each layer has a window."""
     flags, layers = metadata.flags("attention.sliding_window_pattern"), metadata.layers
     return flags or [(layer + 1) % default_each != 0 for layer in range(layers)]
 

@@ -9,12 +9,12 @@ PARTS = ("gate", "up", "down")
 def _experts(
     block: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 ) -> dict[str, str]:
-    """Of experts in one tensor for each product."""
+    """Names of experts that lie in one tensor for each product."""
     return {f"ffn_{part}_exps": f"{block}.{{e}}.{name}" for part, name in zip(PARTS, names, strict=True)}
 
 
 def _shared(block: str) -> dict[str, str]:
-    """Of the expert of all tokens."""
+    """Names of the expert of all tokens."""
     return {f"ffn_{part}_shexp": f"{block}.{part}_proj" for part in PARTS}
 
 

@@ -51,7 +51,7 @@ def gemma4(metadata: Metadata) -> Config:
 
 
 def _gemma4_rope(metadata: Metadata) -> Config:
-    """Of heads of full layers some pairs turn, those whose frequencies are not divided by a huge number."""
+    """The rotation of full layers: the pairs turn whose frequencies are not divided by a huge number."""
     divisors = metadata.vector("rope_freqs.weight") or [1.0]
     check_unscaled(metadata, "rope_freqs.weight")
     return {

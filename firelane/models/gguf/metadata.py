@@ -99,7 +99,7 @@ class Metadata:
         return found.pop()
 
     def present(self, key: str) -> int:
-        """As same(), of those layers where it is not 0."""
+        """The value that all layers share, like same(), among those where it is not 0."""
         found = set(self.of_layers(key)) - {0}
         if len(found) != 1:
             raise self._refusal(key, "layers that differ in it, but for having none, are not supported")
@@ -125,7 +125,7 @@ class Metadata:
 
     @property
     def experts(self) -> int:
-        """Of a layer."""
+        """Number of experts of a layer."""
         found = self.size("expert_count")
         if found > MOST_EXPERTS:
             raise self._refusal("expert_count", f"at most {MOST_EXPERTS} experts are supported")

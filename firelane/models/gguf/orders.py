@@ -24,12 +24,12 @@ AS_STORED = Order()
 
 
 def as_stored(part: str, shape: Shape, layer: int, metadata: Metadata) -> Order:  # noqa: ARG001
-    """Of a tensor of a layer, by its name there and its shape."""
+    """The order of a tensor that is stored as the model reads it."""
     return AS_STORED
 
 
 def pairs(part: str, shape: Shape, layer: int, metadata: Metadata) -> Order:
-    """Of q and k the rows of a head, stored as pairs of neighbours, as two halves again."""
+    """The order of q and k: rows of a head, stored as pairs of neighbours, as two halves again."""
     if part not in ("attn_q", "attn_k"):
         return AS_STORED
     of_queries = metadata.of_layers("attention.head_count")
@@ -56,8 +56,8 @@ OUTPUT = "ssm_out"
 
 
 def tiled(part: str, shape: Shape, layer: int, metadata: Metadata) -> Order:  # noqa: ARG001
-    """Of what value heads have, those of one key head together: stored are the first of each key head, then
-    the second of each, and so on."""
+    """The order of rows of value heads, those of one key head together: stored are the first of each key
+    head, then the second of each, and so on."""
     if part not in ROWS_OF_HEAD and part != OUTPUT:
         return AS_STORED
     keys, heads = metadata.size("ssm.group_count"), metadata.size("ssm.time_step_rank")

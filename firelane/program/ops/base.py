@@ -1,4 +1,5 @@
-"""What every op kind has. An op kind is one frozen dataclass in one file: shapes, cost, NumPy reference."""
+"""The interface of every op kind. An op kind is one frozen dataclass in one file: shapes, cost, NumPy
+reference."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ class DeltaShape:
 
     @property
     def key_width(self) -> int:
-        """Of all key heads together."""
+        """Width of all key heads together."""
         return self.key_heads * self.key_dim
 
     @property
     def value_width(self) -> int:
-        """Of all heads together."""
+        """Width of all value heads together."""
         return self.heads * self.value_dim
 
     @property
@@ -129,7 +129,7 @@ class DeltaRule(Op):
         step.write(self.out, out.reshape(len(out), -1))
 
     def _unit(self, x: F32) -> F32:
-        """Of length one: float32 [T, heads, key_dim], of one query or key for each head."""
+        """Queries or keys scaled to length one: float32 [T, heads, key_dim], one for each head."""
         s = self.shape
         x = x.reshape(-1, s.key_heads, s.key_dim)
         unit = x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPS)

@@ -150,7 +150,8 @@ def experts_touched(experts: int, picks: int, rows: int) -> float:
 
 
 def expert_cost(weights: tuple[Weight, ...], picks: Value, part: Part | None, shape: StepShape) -> Cost:
-    """Of products with the picked experts' matrices, the first of `weights`, if all are equally likely."""
+    """Cost of products with the picked experts' matrices, the first of `weights`, if all are equally
+    likely."""
     rows, (experts, n, k) = shape.rows(picks.rows), weights[0].shape
     total = part.of if part else experts
     share = experts_touched(total, picks.width, rows) / total

@@ -45,7 +45,7 @@ class Gate:
         return (gate * sigmoid * (up + np.float32(self.up_offset))).astype(np.float32)
 
     def _slope(self, gate: F32) -> F32:
-        """Of both kinds, act(g) = g * sigmoid(slope(g))."""
+        """The slope in act(g) = g * sigmoid(slope(g)), which both kinds share."""
         if self.kind == "silu":
             return gate * np.float32(self.alpha)
         return (GELU_SLOPE * (gate + GELU_CUBIC * gate**3)).astype(np.float32)

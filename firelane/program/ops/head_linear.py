@@ -52,7 +52,7 @@ class HeadLinear(Op):
 
 
 def head_products(x: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of each head by its own matrix, row by row: a library's product of many rows may round each of them as
-    their number suits it. x: [rows, heads, a]; weight: [heads, b, a]; returns [rows, heads, b]."""
+    """Products of each head with its own matrix, row by row: a library's product of many rows may round each
+    of them as their number suits it. x: [rows, heads, a]; weight: [heads, b, a]; returns [rows, heads, b]."""
     rows = [(weight @ row[:, :, None])[:, :, 0] for row in x]
     return np.array(rows, np.float32).reshape(len(x), *weight.shape[:2])

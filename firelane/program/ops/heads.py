@@ -45,22 +45,22 @@ class HeadShape:
 
     @property
     def q_width(self) -> int:
-        """Of all query heads together."""
+        """Width of all query heads together."""
         return self.heads * self.head_dim
 
     @property
     def k_width(self) -> int:
-        """Of all key heads together."""
+        """Width of all key heads together."""
         return self.kv_heads * self.head_dim
 
     @property
     def v_width(self) -> int:
-        """Of all value heads together."""
+        """Width of all value heads together."""
         return self.kv_heads * self.v_dim
 
     @property
     def out_width(self) -> int:
-        """Of what attention gives for all query heads together."""
+        """Width of the output of attention for all query heads together."""
         return self.heads * self.v_dim
 
     @property
@@ -69,7 +69,7 @@ class HeadShape:
         return self.k_width if self.shared else self.k_width + self.v_width
 
     def cached_bytes(self, dtype: DType) -> int:
-        """Of a token in the cache, where numbers without a code are of `dtype`."""
+        """Bytes of a token in the cache, where numbers without a code are of `dtype`."""
         if self.code is None:
             return self.cached_width * dtype.itemsize
         return self.cached_width + SCALES * SCALE_BYTES * self.kv_heads

@@ -32,7 +32,7 @@ class StateShape:
 
     @property
     def width(self) -> int:
-        """Of all heads together."""
+        """Width of all heads together."""
         return self.heads * self.head_dim
 
     @property

@@ -136,11 +136,11 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Of the files."""
+        """Bytes of the files."""
         return sum(file.stamp.nbytes for file in self._files)
 
     def contents(self) -> dict[Path, list[str]]:
-        """Of each file the names of its tensors, in their order."""
+        """Names of the tensors of each file, in their order."""
         found: dict[Path, list[str]] = {file.path: [] for file in self._files}
         for name, (file, _) in self._places.items():
             found[file.path].append(name)
@@ -204,7 +204,7 @@ class Checkpoint:
         return file.tensors[published].shape
 
     def dtype(self, name: str) -> str:
-        """As safetensors names it. Raises CheckpointError where there is no such tensor."""
+        """The dtype as safetensors names it. Raises CheckpointError where there is no such tensor."""
         file, published = self._place(name)
         return "BF16" if name in self._rounded else file.tensors[published].dtype
 

@@ -68,7 +68,7 @@ def _recipe(weight: Weight, checkpoint: Checkpoint) -> tuple[Piece, ...]:
 
 
 def _share(recipe: tuple[Piece, ...], checkpoint: Checkpoint, *, shapes: bool) -> float:
-    """Of its pieces, those whose tensors are there, with their shapes if that is asked."""
+    """The share of a recipe's pieces whose tensors are there, with their shapes if that is asked."""
     there = [checkpoint.shape(p.tensor) for p in recipe]
     found = sum(s == p.shape if shapes else s is not None for s, p in zip(there, recipe, strict=True))
     return found / len(recipe)

@@ -19,8 +19,8 @@ class Codebook(Enum):
 
 
 def _e4m3() -> NDArray[np.float32]:
-    """Of each byte: sign, four bits of exponent (bias 7), three of mantissa; no infinities (OCP 8-bit
-    floating point, 2023)."""
+    """The number of each byte: sign, four bits of exponent (bias 7), three of mantissa; no infinities (OCP
+    8-bit floating point, 2023)."""
     byte = np.arange(256)
     exponent, mantissa = byte >> 3 & 15, byte & 7
     normal = np.ldexp(1 + mantissa / 8, exponent - 7)

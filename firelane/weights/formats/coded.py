@@ -73,7 +73,7 @@ def panel_bytes(format_: Format, k: int, escapes: int) -> int:
 
 
 def _start_bytes(format_: Format, k: int) -> int:
-    """What lies before the first block."""
+    """Bytes before the first block."""
     return TABLE_BYTES + (round_up(k // 4, ALIGNMENT_BYTES) if format_ is Format.PANEL_CODED4 else 0)
 
 

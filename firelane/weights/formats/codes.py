@@ -103,7 +103,8 @@ class Codes:
 
 
 def _columns(array: NDArray[Any], size: int, width: int, columns: range) -> NDArray[Any]:
-    """What `array` has for each group of `size` of these numbers, which it has for larger groups of all."""
+    """Values of `array` for each group of `size` of these numbers; it has them for larger groups of all
+    numbers."""
     each = width // array.shape[1] // size
     return np.repeat(array, each, axis=1)[:, columns.start // size : columns.stop // size]
 

@@ -123,7 +123,7 @@ class Format(Enum):
 
     @property
     def grouping(self) -> Grouping | None:
-        """Of a format for quantised matrices."""
+        """The grouping of a format for quantised matrices, otherwise None."""
         return GROUPINGS.get(self)
 
     @property
@@ -138,7 +138,7 @@ class Format(Enum):
 
     @property
     def k_multiple(self) -> int:
-        """What the number of inputs has to be a multiple of."""
+        """The number that divides the number of inputs."""
         return {Format.PANEL_CODED4: 4, Format.PANEL_CODED3: 16}.get(self, 1)
 
     @property
@@ -217,9 +217,8 @@ def packed_shape(format_: Format, rows: int, k: int) -> tuple[int, ...]:
 
 
 def source_rows(rows: int, first: int, last: int, *, gated: bool) -> NDArray[np.int64]:
-    """Of each packed row first .. last - 1 the row of the weight that it holds, -1 of padding. `rows`: of one
-    matrix; the packed rows of several follow on each other.
-    """
+    """Rows of the weight that the packed rows first .. last - 1 hold, -1 for padding. `rows`: of one matrix;
+    the packed rows of several follow on each other."""
     matrix, row = np.divmod(np.arange(first, last), packed_rows(rows, gated=gated))
     if not gated:
         return np.where(row < rows, matrix * rows + row, -1)

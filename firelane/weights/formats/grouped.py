@@ -50,13 +50,13 @@ LEAST_POWER = -126
 
 
 def head_bytes(grouping: Grouping) -> int:
-    """Of one span."""
+    """Bytes of the head of one span."""
     size = 2 + grouping.span // grouping.group if grouping.heads is Heads.LEVELS else SIZES[grouping.heads]
     return size * PANEL_ROWS * (1 + grouping.minima)
 
 
 def block_bytes(grouping: Grouping) -> int:
-    """Of one span."""
+    """Bytes of the block of one span."""
     return head_bytes(grouping) + grouping.span * PANEL_ROWS * grouping.bits // 8
 
 
@@ -90,13 +90,14 @@ def _grouping(format_: Format) -> Grouping:
 
 
 def code_offset(grouping: Grouping) -> int:
-    """Of codes as they are stored."""
+    """The number that is added to codes when they are stored."""
     is_unsigned = grouping.bits == 4 and (grouping.minima or grouping.book is not Codebook.INT)
     return 0 if is_unsigned else OFFSETS[grouping.bits]
 
 
 def stored_codes(codes: NDArray[np.int8], grouping: Grouping) -> NDArray[np.int8]:
-    """Of integers in a table their places. ValueError for what the grouping cannot have."""
+    """Codes as they are stored: places in the table for integers of one. Raises ValueError for what the
+    grouping cannot have."""
     if grouping.bits == 4 and grouping.book in TABLES:
         return indices(codes, grouping.book).view(np.int8)
     if grouping.book is Codebook.E4M3 and ((codes & 127) == 127).any():
@@ -167,7 +168,7 @@ def fitted(rows: Codes, grouping: Grouping) -> Codes:
 
 
 def _codes8(codes: NDArray[np.int8]) -> Bytes:
-    """Of codes [panels, 32, spans, inputs] the bytes of spans, as all of these."""
+    """Bytes of spans from codes [panels, 32, spans, inputs] of eight bits."""
     panels, rows, spans, inputs = codes.shape
     steps = codes.reshape(panels, rows, spans, inputs // 2, 2).transpose(0, 2, 3, 1, 4)
     return np.ascontiguousarray(steps).view(np.uint8).reshape(panels, spans, -1)

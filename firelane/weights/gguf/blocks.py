@@ -24,7 +24,8 @@ I8 = NDArray[np.int8]
 
 
 def decode(kind: str, blocks: U8) -> Codes:
-    """Of `blocks` [blocks, bytes of one], a row each. KeyError for a type that cannot be decoded."""
+    """Codes of `blocks` [blocks, bytes of one], a row each. Raises KeyError for a type that cannot be
+    decoded."""
     return DECODERS[kind](np.ascontiguousarray(blocks))
 
 

@@ -64,7 +64,8 @@ class Header:
 
 
 def read_header(path: Path, data: memoryview) -> Header:
-    """Of the file that `data` is all of. Raises CheckpointError naming the file and what is wrong."""
+    """The header of a file that `data` is all of. Raises CheckpointError naming the file and what is
+    wrong."""
     try:
         return _read(_Cursor(data))
     except ValueError as error:
@@ -204,7 +205,7 @@ class _Cursor:
         return str(self.take(nbytes, what), "utf-8")
 
     def strings(self, count: int, what: str) -> list[str]:
-        """As string(), without a call for each: vocabularies have hundreds of thousands."""
+        """Several strings, without a call for each: vocabularies have hundreds of thousands."""
         if count * 8 > len(self._data) - self.at:
             raise ValueError(f"{what} is longer than the file")
         data, at, end = self._data, self.at, len(self._data)

@@ -71,7 +71,7 @@ class Control:
 
     @staticmethod
     def size(tensors: Mapping[str, TensorInfo], header_bytes: int, chunk_bytes: int) -> int:
-        """Of the encoded block, in bytes."""
+        """Size of the encoded block, in bytes."""
         chunks = sum(chunk_count(t.end - t.begin, chunk_bytes) for t in tensors.values())
         return FIELDS.size + header_bytes + len(tensors) + ENTRY.itemsize * chunks + SEAL.size
 

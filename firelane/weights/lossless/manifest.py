@@ -1,4 +1,4 @@
-"""What makes a directory a packed one: a block in config.json, and the manifest of what was packed.
+"""The marks of a packed directory: a block in config.json, and the manifest of what was packed.
 
 config.json             the original's keys and "firelane_lossless": {"version": 1}
 firelane_lossless.json  {"version": 1, "config": the original config.json as text,
@@ -45,7 +45,7 @@ class FileIdentity:
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[Any], consume: Callable[[Any], object]) -> FileIdentity:
-        """Of the file that the pieces make up; each is handed on to `consume`."""
+        """The identity of the file that the pieces make up; each is handed on to `consume`."""
         digest, nbytes = xxhash.xxh3_128(), 0
         for piece in pieces:
             digest.update(piece)

@@ -61,7 +61,7 @@ class OutputFile:
             self._flushed = position
 
     def finish(self, nbytes: int) -> None:
-        """What lies behind `nbytes` is cut off."""
+        """Cut off all that lies behind `nbytes`."""
         os.ftruncate(self._fd, nbytes)
 
 

@@ -34,9 +34,8 @@ OTHER_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpac
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """What was done. controls: the control block of each weight file, by its name; kept: files that a run
-    before had finished; skipped: names in the model's directory that are not part of the packed one.
-    """
+    """The result of packing. controls: the control block of each weight file, by its name; kept: files that a
+    run before had finished; skipped: names in the model's directory that are not part of the packed one."""
 
     controls: Mapping[str, Control]
     packed_bytes: int
@@ -45,7 +44,7 @@ class Packed:
 
     @property
     def original_bytes(self) -> int:
-        """Of the weight files."""
+        """Bytes of the original weight files."""
         return sum(c.original_bytes for c in self.controls.values())
 
 

@@ -1,4 +1,4 @@
-"""What `pack --report` prints: for each tensor, what its exponents allow and what it takes."""
+"""The report of `pack --report`: for each tensor, what its exponents allow and what it takes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def range_share(blocks: NDArray[np.int64]) -> float:
 
 
 def entropy_bits(counts: NDArray[np.int64]) -> float:
-    """Of the exponents with these counts [256], in bits."""
+    """Entropy of exponents with these counts [256], in bits."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log2(shares)).sum())
 

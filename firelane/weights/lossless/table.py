@@ -57,12 +57,12 @@ class ChunkTable:
 
     @property
     def record_bytes(self) -> int:
-        """Of all records, padding excluded."""
+        """Bytes of all records, padding excluded."""
         return int(self.offsets[-1])
 
     @property
     def stored_bytes(self) -> int:
-        """Of the stored tensor, padding included."""
+        """Bytes of the stored tensor, padding included."""
         if not self.compressed:
             return self.record_bytes
         return -(-self.record_bytes // STREAM_ALIGNMENT_BYTES) * STREAM_ALIGNMENT_BYTES

@@ -190,7 +190,7 @@ class BackgroundCheck:
         return self._stopped.is_set()
 
     def _find(self) -> str:
-        """What is wrong, or ""."""
+        """The fault that was found, or ""."""
         path, stopped = self._weights.path, self._is_over
         try:
             self._weights.sealed()

@@ -46,7 +46,8 @@ MAX_MANIFEST_BYTES = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a packed file is made from. Two files of the same identity hold the same bytes."""
+    """The identity of a packed file: all that it is made from. Two files of the same identity hold the same
+    bytes."""
 
     fingerprint: str
     plan: str
@@ -119,9 +120,8 @@ class PackedWeights:
         return data.view(p.format.dtype).reshape(p.shape)
 
     def panel_table(self, name: str) -> NDArray[np.uint64]:
-        """Of a matrix in a coded format where each panel begins, counted from address(name), and the end:
-        uint64 [panels + 1], a view of the mapping. KeyError for other weights.
-        """
+        """The places where panels of a matrix in a coded format begin, counted from address(name), and the
+        end: uint64 [panels + 1], a view of the mapping. KeyError for other weights."""
         return self._tables[name]
 
     def placed(self, name: str) -> PackedWeight:
@@ -160,7 +160,7 @@ class PackedWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a manifest says: where the weights lie, and what digests they had."""
+    """The contents of a manifest: where the weights lie, and what digests they had."""
 
     layout: Layout
     digests: PayloadDigests

@@ -140,7 +140,7 @@ class Packer:
         return buffer[: int(ends[-1])], ends
 
     def _grouped(self, task: Task) -> Encoder:
-        """Of panels of the checkpoint's own codes."""
+        """An encoder of panels of the checkpoint's own codes."""
         p, grouping = task.packed, task.packed.format.grouping
         assert grouping is not None
         reads = reads_of(task)
@@ -236,7 +236,7 @@ def _most_bytes(task: Task) -> int:
 
 
 def _convert(values: NDArray[Any], format_: Format) -> NDArray[Any]:
-    """As bits of bf16 where the format keeps them, otherwise as float32."""
+    """Values as bits of bf16 where the format keeps them, otherwise as float32."""
     if format_.plain is Format.PANEL_BF16:
         return values
     return widened(values)

@@ -56,7 +56,7 @@ def encode_run(run: Run, format_: Format, out: Bytes, library: CodedLibrary | No
 
 
 def is_finite(values: NDArray[Any]) -> bool:
-    """Of floats, or of uint16 that hold bits of bf16."""
+    """Whether all floats are finite; uint16 hold bits of bf16."""
     if values.dtype == np.uint16:
         return int((values & 0x7FFF).max(initial=0)) < 0x7F80
     return bool(np.isfinite(values).all())

@@ -105,7 +105,7 @@ class Placer:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of each weight, when all its tasks were placed."""
+        """Sizes of the weights, when all their tasks were placed."""
         return tuple(self._sizes)
 
     def _place(self, task: Task, ends: NDArray[np.uint64]) -> Placed:

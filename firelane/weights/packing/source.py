@@ -36,9 +36,9 @@ Stamps = dict[str, FileStamp]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was packed under `key`. digest: ReadDigest of tasks of task_bytes. stamps: by file name, of each
-    checkpoint that was found to be it, the newest last. model: the directory of the first one.
-    """
+    """The source of what was packed under `key`. digest: ReadDigest of tasks of task_bytes. stamps: by file
+    name, of each checkpoint that was found to be it, the newest last. model: the directory of the first
+    one."""
 
     key: str
     digest: str

@@ -90,7 +90,7 @@ class Errors:
 
 
 def sums_of(values: F32, quantised: F32) -> tuple[float, float, float, float]:
-    """Of squared errors, of squared numbers; the largest error and the largest number."""
+    """Sums of squared errors and of squared numbers; the largest error and the largest number."""
     apart = (widened(bf16_bits(quantised)) - values).reshape(-1)
     flat = values.reshape(-1)
     largest = float(np.abs(apart).max(initial=0)), float(np.abs(flat).max(initial=0))

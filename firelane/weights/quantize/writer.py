@@ -58,7 +58,7 @@ class _Done:
 
 
 def make_header(entries: Sequence[Matrix | Kept]) -> Header:
-    """Of a file that holds these, one after the other."""
+    """The header of a file that holds these entries, one after the other."""
     tensors: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at, offsets = 0, dict[str, int]()
     for name, part in (tensor for entry in entries for tensor in tensors_of(entry)):

@@ -123,7 +123,7 @@ class Scaled(Coded):
         return numbers * self._spread(self.scales, matrix, first, last)
 
     def _spread(self, stored: Stored, matrix: int, first: int, last: int, group: int = 1) -> F32:
-        """Of each number, or of `group` neighbours, the scale (or zero point) of its block."""
+        """The scale (or zero point) of each number's block, or of each `group` of neighbours."""
         n, k = self.shape[-2:]
         down, across = _grid(stored, n)
         tall, wide = self.block
@@ -197,7 +197,7 @@ class Packed(Coded):
         return ((numbers - points[:, :, None]) * scales[:, :, None]).reshape(len(codes), -1)
 
     def codes(self, first: int, last: int) -> Codes:
-        """Of four bits with zero points: from 0 on."""
+        """Codes of rows first .. last - 1; those of four bits with zero points count from 0 on."""
         codes, points, scales = self._parts(first, last)
         if self.zeros is None:
             return Codes(codes, scales)

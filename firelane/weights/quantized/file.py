@@ -130,7 +130,7 @@ class QuantizedTensors:
         return out
 
     def _rows(self, name: str, low: int, high: int) -> NDArray[np.uint16]:
-        """Of all matrices, one below the other."""
+        """Rows of all matrices of a tensor, one below the other."""
         coded = self._coded[name]
         height = coded.shape[-2]
         found: list[NDArray[np.uint16]] = [np.empty((0, coded.shape[-1]), np.uint16)]

@@ -19,7 +19,7 @@ class TensorFile(Protocol):
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
     def elements(self, name: str, first: int, last: int) -> NDArray[Any]:
-        """See SafetensorsFile.elements()."""
+        """Elements first .. last - 1 of a tensor, as SafetensorsFile.elements() gives them."""
         ...
 
 
@@ -36,13 +36,13 @@ class Stored:
 
     @property
     def dtype(self) -> str:
-        """As safetensors names it."""
+        """The dtype as safetensors names it."""
         return self.file.tensors[self.name].dtype
 
     def whole(self) -> NDArray[Any]:
-        """See SafetensorsFile.tensor()."""
+        """The whole tensor, as SafetensorsFile.tensor() gives it."""
         return self.file.elements(self.name, 0, prod(self.shape)).reshape(self.shape)
 
     def rows(self, first: int, last: int, width: int) -> NDArray[Any]:
-        """Of the tensor seen as rows of `width`: [last - first, width]."""
+        """Rows first .. last - 1 of the tensor seen as rows of `width`: [last - first, width]."""
         return self.file.elements(self.name, first * width, last * width).reshape(last - first, width)

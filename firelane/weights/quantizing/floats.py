@@ -30,7 +30,8 @@ def e4m3_codes(values: F32) -> U8:
 
 
 def e4m3_scales(largest: F32) -> F32:
-    """Of rows or blocks whose largest number this is, as bf16 holds them; 1 where all numbers are zero."""
+    """Scales of rows or blocks with these largest numbers, as bf16 holds them; 1 where all numbers are
+    zero."""
     scales = widened(bf16_bits(largest / LARGEST_E4M3))
     return np.where(scales > 0, scales, np.float32(1))
 

@@ -34,7 +34,8 @@ class QuantizeLibrary:
     def integers(
         self, groups: NDArray[np.float32], bits: int, ratios: NDArray[np.float32]
     ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-        """As integers.integers(). ValueError for numbers that are not finite."""
+        """Codes and scales like those of integers.integers(). Raises ValueError for numbers that are not
+        finite."""
         assert groups.flags.c_contiguous
         assert groups.dtype == ratios.dtype == np.float32
         codes, scales = np.empty(groups.shape, np.int8), np.empty(len(groups), np.float32)

@@ -38,7 +38,7 @@ class Rows:
 
 
 def parts_of(scheme: Scheme, n: int, k: int) -> dict[str, Part]:
-    """Of a matrix [n, k]."""
+    """Tensors that a matrix [n, k] is stored as."""
     if scheme.numbers == "int":
         return {
             "weight_packed": Part("I32", (n, -(-k * scheme.bits // 32))),

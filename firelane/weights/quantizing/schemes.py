@@ -29,7 +29,7 @@ class Scheme:
 
     @property
     def format(self) -> str:
-        """As compressed-tensors names it."""
+        """The format as compressed-tensors names it."""
         names = {"int": "pack-quantized", "e4m3": "float-quantized", "e2m1": "mxfp4-pack-quantized"}
         return names[self.numbers]
 

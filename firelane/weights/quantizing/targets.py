@@ -22,7 +22,7 @@ class Targets:
 
 
 def find_targets(program: Program) -> Targets:
-    """Of a program whose recipes are those of the checkpoint."""
+    """Matrices to quantise, in a program whose recipes are those of the checkpoint."""
     tables = {name for op in program.ops if isinstance(op, Embed) for name in op.table.tensors}
     by_rows: dict[str, bool] = {}
     for weight in _multiplied(program):

@@ -23,9 +23,8 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class PayloadDigests:
-    """Of each extent, in their order: where it ends, and the hex digits of its xxh3_128. The first begins at
-    byte 0, each other where the one before ends.
-    """
+    """Digests of extents, in their order: where each ends, and the hex digits of its xxh3_128. The first
+    begins at byte 0, each other where the one before ends."""
 
     ends: tuple[int, ...]
     digests: tuple[str, ...]

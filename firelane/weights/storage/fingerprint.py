@@ -24,10 +24,9 @@ BLOB_NAME = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
 class FileStamp(NamedTuple):
-    """What the file system says of a file. While it stays the same, so does the content: the system sets the
+    """The file system's words about a file. While it stays the same, so does the content: the system sets the
     time of a change (ctime) whatever time a program gives the file. The device is left out: its number is
-    another one each time that a container is started.
-    """
+    another one each time that a container is started."""
 
     inode: int
     nbytes: int
@@ -62,8 +61,9 @@ class Sampled(Protocol):
 
 
 def fingerprint(files: Sequence[Sampled], *, times: bool = True) -> str:
-    """Of names, sizes, times, headers, a sample of the content, and the hub's digest where it names one.
-    Without `times` copies on other machines have the same one, and there is nothing of the hub's in it."""
+    """The fingerprint of a checkpoint: a digest of names, sizes, times, headers, a sample of the content, and
+    the hub's digest where it names one. Without `times` copies on other machines have the same one, and
+    there is nothing of the hub's in it."""
     digest = hashlib.sha256()
     tensors = sum(len(file.tensors) for file in files)
     samples = max(1, min(MOST_SAMPLES, SAMPLES // max(tensors, 1)))

@@ -45,14 +45,14 @@ class HugePages:
         return share
 
     def let_go(self) -> None:
-        """Of the weights' pages: nothing moves before `take_back`. From any thread."""
+        """Give the weights' pages back: nothing moves before `take_back`. Any thread may call this."""
         with self._turn:
             self._is_let_go = True
             if self._file.let_go():
                 self._is_moved = False
 
     def take_back(self) -> bool:
-        """What was let go; returns whether `move` has something to do again."""
+        """Take back the pages that were let go; returns whether `move` has something to do again."""
         self._is_let_go = False
         return not self._is_moved
 

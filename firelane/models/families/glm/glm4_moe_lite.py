@@ -30,7 +30,8 @@ def program(config: ConfigReader) -> Program:
 
 
 def _read_sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
-    """As mlp_layer_types says, or as first_k_dense_replace does: all but so many layers."""
+    """Whether each layer has experts: by mlp_layer_types, or behind the first first_k_dense_replace
+    layers."""
     key = "mlp_layer_types"
     dense, types = config.count("first_k_dense_replace", 1), config.strings(key)
     if not types:

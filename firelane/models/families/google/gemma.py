@@ -42,5 +42,5 @@ def read_gemma_gate(config: ConfigReader) -> Gate:
 
 
 def read_scale(config: ConfigReader) -> float:
-    """Of scores."""
+    """The factor of attention scores."""
     return config.number("query_pre_attn_scalar", 256) ** -0.5

@@ -49,7 +49,7 @@ def program(config: ConfigReader) -> Program:
 
 
 def _ropes(config: ConfigReader, head_dim: int) -> dict[bool, Rope]:
-    """Of full layers, and of layers with a window; older configs stretch the full ones alone."""
+    """Rotations of full layers and of layers with a window; older configs stretch the full ones alone."""
     full = read_rope(config, head_dim=head_dim, layer_type=FULL, default_theta=1e6)
     if config.section("rope_parameters") is None:
         return {False: full, True: plain_rope(config.number("rope_local_base_freq", 1e4), head_dim=head_dim)}

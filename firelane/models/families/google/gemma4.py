@@ -80,7 +80,7 @@ def program(config: ConfigReader) -> Program:
 
 
 def _heads(config: ConfigReader) -> dict[bool, HeadShape]:
-    """Of full layers, and of layers with a window."""
+    """Shapes of heads in full layers and in layers with a window."""
     sliding = read_heads(config, default_head_dim=256)
     head_dim, kv_heads = read_full_heads(config, sliding)
     if sliding.heads % kv_heads:

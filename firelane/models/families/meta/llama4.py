@@ -59,7 +59,7 @@ def program(config: ConfigReader) -> Program:
 
 
 def _read_scores(config: ConfigReader) -> Scores:
-    """Of layers without positions; some configs say 4 for yes."""
+    """Scores of layers without positions; some configs say 4 for yes."""
     growth, period = config.number("attn_scale", 0.1), config.integer("floor_scale", 8192)
     key = "attn_temperature_tuning"
     tuned = config.value(key)

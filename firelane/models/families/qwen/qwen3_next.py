@@ -55,7 +55,7 @@ def _projections(layer: Layer, s: DeltaShape, inputs: int) -> tuple[tuple[Piece,
 
 
 def _by_key_head(layer: Layer, part: str, s: DeltaShape, inputs: int, ends: tuple[int, ...]) -> list[Piece]:
-    """Of a tensor with ends[-1] rows for each key head the parts of these rows that end there."""
+    """Pieces of a tensor that has ends[-1] rows for each key head: of each head the rows up to each end."""
     tensor, rows = f"{layer.tensor(BLOCK)}.{part}.weight", ends[-1]
     shape, view = (s.key_heads * rows, inputs), (s.key_heads, rows, inputs)
     return [
