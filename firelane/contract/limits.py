@@ -46,7 +46,7 @@ class StepLimits:
         return -(-self.max_model_len // self.block_size)
 
     def pages_needed(self, tokens: int) -> int:
-        """See sequence_pages."""
+        """Pages that a sequence of so many tokens needs at most: sequence_pages with these limits."""
         return sequence_pages(self.spans, tokens, self.max_num_batched_tokens, self.block_size)
 
 

@@ -56,7 +56,7 @@ class PageMemory(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostPages:
-    """See PageMemory: pages in one array of this process."""
+    """A PageMemory of pages in one array of this process."""
 
     pages: NDArray[np.uint8]
     layout_id: str

@@ -41,12 +41,12 @@ class ModelSizes(Protocol):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of one cache group, all of them alike."""
+        """Bytes of one token in one cache group; all groups are alike."""
         ...
 
     @property
     def state_bytes(self) -> int:
-        """Of the recurrent state of one sequence; 0: it keeps none."""
+        """Bytes of the recurrent state of one sequence; 0: it keeps none."""
         ...
 
 

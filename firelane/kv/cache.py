@@ -111,17 +111,18 @@ class KvCache:
         return self.incoming.begun + self.states.incoming.begun
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]:
-        """As BlockPool.locate; of the group STATES, as StateSnapshots.locate."""
+        """The page and tag of a name, as BlockPool.locate tells; for the group STATES as
+        StateSnapshots.locate does."""
         if group == STATES:
             return self.states.locate(name)
         return self._pool.locate(group, name) if group < len(self.spans) else (-1, 0)
 
     def keep_tags_in(self, memory: memoryview) -> None:
-        """As BlockPool.keep_tags_in."""
+        """Keep the tags of pages in `memory`, as BlockPool.keep_tags_in does."""
         self._pool.keep_tags_in(memory)
 
     def keep_state_tags_in(self, memory: memoryview) -> None:
-        """As StateSnapshots.keep_tags_in."""
+        """Keep the tags of states in `memory`, as StateSnapshots.keep_tags_in does."""
         self.states.keep_tags_in(memory)
 
     def tell_events(self) -> None:
@@ -251,8 +252,9 @@ class KvCache:
         self.states.forget()
 
     def forget_tenant(self, tenant: bytes) -> int:
-        """As BlockPool.forget_tenant; what its sequences compute from now on can be found again. Snapshots of
-        recurrent states age by themselves: without pages they are of no use."""
+        """Forget a tenant's pages, as BlockPool.forget_tenant does; what its sequences compute from now on
+        can be found again. Snapshots of recurrent states age by themselves: without pages they are of no
+        use."""
         return self._pool.forget_tenant(tenant)
 
     def check_integrity(self, all_tables: Iterable[BlockTables]) -> None:

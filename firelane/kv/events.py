@@ -40,7 +40,7 @@ class NameEvents(Protocol):
 
 
 class NoEvents:
-    """Of a cache that nobody follows."""
+    """The events of a cache that nobody follows."""
 
     def named(self, group: int, name: bytes) -> None:
         pass
@@ -58,9 +58,9 @@ class NoEvents:
 
 
 class BlockEvents:
-    """See NameEvents. Blocks are told by the pages of one cache group, that which keeps the most. A page
-    that came from another engine is told once a sequence with its tokens goes on behind it. Begins with an
-    empty cache."""
+    """NameEvents as blocks. Blocks are told by the pages of one cache group, that which keeps the most. A
+    page that came from another engine is told once a sequence with its tokens goes on behind it. Begins
+    with an empty cache."""
 
     def __init__(self, block_size: int, group: int = 0) -> None:
         self._block_size, self._group = block_size, group

@@ -19,11 +19,11 @@ class PageLog(Protocol):
     def published(
         self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
     ) -> None:
-        """As NameEvents.published."""
+        """Note published pages, as NameEvents.published does."""
         ...
 
     def unnamed(self, group: int, name: bytes) -> None:
-        """As NameEvents.unnamed."""
+        """Note a page that lost its name, as NameEvents.unnamed does."""
         ...
 
     def follow(self) -> None:
@@ -36,7 +36,7 @@ class PageLog(Protocol):
 
 
 class NoPageLog:
-    """Of a cache without prefixes."""
+    """The log of a cache without prefixes."""
 
     def published(
         self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool

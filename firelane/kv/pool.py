@@ -101,8 +101,8 @@ class BlockPool:
         return page
 
     def take_page(self, page: int) -> None:
-        """As `take`, of a page that the caller has chosen from the first ones of `free`: looks for it from
-        there. KeyError where it is not free."""
+        """Take a page that the caller has chosen from the first ones of `free`: looks for it from there.
+        KeyError where it is not free."""
         if page in self._cached:
             del self._cached[page]
             self._forget(page)

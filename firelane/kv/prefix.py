@@ -19,7 +19,7 @@ TENANT_BYTES = 16
 
 
 def tenant_id(tenant: str) -> bytes:
-    """Of a tenant by its name, where its pages are accounted for: TENANT_BYTES bytes."""
+    """The id under which pages of a tenant are accounted for, from its name: TENANT_BYTES bytes."""
     return blake2b(tenant.encode(), digest_size=TENANT_BYTES, person=b"firelane-tenant").digest()
 
 

@@ -155,7 +155,7 @@ class StateSnapshots:
         return (self._first + snapshot, tag) if snapshot != UNKNOWN else (UNKNOWN, 0)
 
     def keep_tags_in(self, memory: memoryview) -> None:
-        """Of all states of the executor, as BlockPool.keep_tags_in."""
+        """Keep the tags of all states of the executor in `memory`, as BlockPool.keep_tags_in does."""
         self._pool.keep_tags_in(memory[self._first :])
 
     def wanted(self, num_tokens: int, hit_tokens: int, shared_tokens: int) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ class StateSnapshots:
         return tuple(chosen)
 
     def begin(self, snapshot: int, wanted: tuple[int, ...]) -> HeldSnapshots:
-        """Of a sequence that begins with this snapshot, or with none, held for it from now on."""
+        """Snapshots of a sequence that begins with this one, or with none, held for it from now on."""
         if snapshot != NO_SNAPSHOT:
             self._pool.share([snapshot])
         return HeldSnapshots(wanted=wanted, read=snapshot)
@@ -221,7 +221,7 @@ class StateSnapshots:
         held.saving.clear()
 
     def forget(self) -> None:
-        """As BlockPool.forget."""
+        """Forget all names, as BlockPool.forget does."""
         self._pool.forget()
 
     def check_integrity(self, all_held: Iterable[HeldSnapshots]) -> None:

@@ -82,7 +82,7 @@ def _answer(memory: int, pipe: int, cache_dir: Path) -> None:
 
 
 def answer_to(content: bytes, cache_dir: Path) -> Answer:
-    """What a helper answers to a request."""
+    """The answer of a helper to a request."""
     from firelane.native.toolchain import find_compiler  # only where something is compiled
 
     try:

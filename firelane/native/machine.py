@@ -1,4 +1,4 @@
-"""What the CPU is: model, features, usable cores, and the instruction-set targets that it can run."""
+"""The CPU of this machine: model, features, usable cores, and the instruction-set targets that it can run."""
 
 from __future__ import annotations
 

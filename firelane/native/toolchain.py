@@ -138,7 +138,7 @@ class Toolchain:
         return taken
 
     def key(self, source: str, *, include_dirs: Sequence[Path], flags: Sequence[str], cpu_key: str) -> str:
-        """Of a library that `build` makes: the same only where all that it depends on is."""
+        """The key of a library that `build` makes: the same only where all that the library depends on is."""
         digest = hashlib.sha256()
         parts = [source, cpu_key, self.version, *self.command, *BASE_FLAGS, *flags]
         for header in (h for d in include_dirs for h in sorted(d.rglob("*.h"))):

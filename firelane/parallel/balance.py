@@ -52,7 +52,7 @@ def cut(costs: Sequence[float], stages: int) -> tuple[range, ...]:
 
     @cache
     def best(first: int, left: int) -> tuple[_Rating, int]:
-        """Of costs[first:] in `left` stages: the rating, and where the first stage ends."""
+        """The best cut of costs[first:] in `left` stages: its rating, and where the first stage ends."""
         if left == 1:
             total = starts[-1] - starts[first]
             return (total, total * total), len(costs)

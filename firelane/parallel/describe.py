@@ -35,7 +35,7 @@ def describe_ranks(program: Program, layout: RankLayout) -> str:
 
 
 def stage_costs(program: Program, pp: int) -> list[float]:
-    """Of each stage, in bytes: see stage.unit_costs()."""
+    """Cost of each stage, in bytes, as stage.unit_costs() counts it."""
     costs = unit_costs(segmented(program))
     return [sum(costs[run.start : run.stop]) for run in cut(costs, pp)]
 

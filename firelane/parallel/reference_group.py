@@ -74,7 +74,7 @@ class _Rank:
         self.left = list(executor.program.ops)
 
     def run(self, mail: Mail) -> bool:
-        """As far as it can; whether it ran anything."""
+        """Run as far as it can; returns whether it ran anything."""
         before = len(self.left)
         while self.left and self._is_ready(self.left[0], mail):
             self._compute(self.left.pop(0))

@@ -265,7 +265,7 @@ class _Rewrite:
         yield Gather(x=out, widths=widths, rank=self._rank, name=op.out.name, out=gathered)
 
     def _rows(self, count: int, rank: int | None = None) -> range:
-        """Of the vocabulary, those of a rank, by default this one."""
+        """Rows of the vocabulary that a rank has, by default this one."""
         rank, units = self._rank if rank is None else rank, -(-count // VOCABULARY_UNIT)
         first, last = (min(units * r // self._tp * VOCABULARY_UNIT, count) for r in (rank, rank + 1))
         return range(first, last)

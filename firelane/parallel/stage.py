@@ -41,7 +41,7 @@ def stage(program: Program, pp: int, rank: int, *, costs: Sequence[float] | None
 
 
 def unit_costs(program: Program, shape: StepShape = DECODE) -> list[float]:
-    """Of each of balance.units(program), in bytes."""
+    """Cost of each of balance.units(program), in bytes."""
     return [sum(_cost(op, shape) for op in program.ops[unit.start : unit.stop]) for unit in units(program)]
 
 

@@ -93,7 +93,8 @@ def known_devices(cache_dir: Path) -> dict[str, Device]:
 
 
 def make_device(name: str, table: Mapping[str, Any]) -> Device:
-    """Of a table as in devices.toml. Raises KeyError, TypeError for one that is none."""
+    """The device that a table like those of devices.toml describes. Raises KeyError or TypeError for a table
+    that describes none."""
     others: dict[str, Any] = {key: value for key, value in table.items() if key != "kernels"}
     return Device(name=name, kernels=find_kernels(str(table["kernels"])), **others)
 

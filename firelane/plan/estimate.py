@@ -99,7 +99,7 @@ class Estimate:
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """Of prompts, by all groups of sequences."""
+        """Tokens of prompts that all groups of sequences compute in a second."""
         slots = self.layout.dp * self.layout.pp
         return self.workload.context * slots / self.prefill_s
 
@@ -152,7 +152,7 @@ def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
 
 
 def _length(workload: Workload) -> int:
-    """Of a sequence that decodes, on average."""
+    """Tokens of a sequence that decodes, on average."""
     return workload.context + workload.output // 2
 
 
@@ -166,8 +166,8 @@ def _pipelined(times: Sequence[StepTime], sequences: int, layout: Layout) -> tup
 
 
 def _memory(setup: Setup, stages: Sequence[Stage], workload: Workload) -> tuple[list[Memory], list[float]]:
-    """Of each stage: a rank's memory, and what of it its KV cache takes. The longest sequence, which tables
-    are made for, is what has room where the model's own has not."""
+    """The memory of a rank of each stage, and what of it the rank's KV cache takes. The longest sequence,
+    which tables are made for, is what has room where the model's own has not."""
     if setup.max_model_len is not None:
         return _memory_for(setup, stages, setup.max_model_len)
     shortest = min(setup.model.program.max_model_len, workload.context)
@@ -214,8 +214,8 @@ def _start(setup: Setup, stages: Sequence[Stage], layout: Layout, workload: Work
 
 
 def estimate_all(setup: Setup, layouts: Sequence[Layout], workloads: Sequence[Workload]) -> list[Estimate]:
-    """Of every layout that the model can be divided for, in the order given. Raises UsageError where there is
-    none."""
+    """Estimates of every layout that the model can be divided for, in the order given. Raises UsageError
+    where there is none."""
     found: list[Estimate] = []
     refusal: UsageError | None = None
     for layout in layouts:
@@ -229,8 +229,8 @@ def estimate_all(setup: Setup, layouts: Sequence[Layout], workloads: Sequence[Wo
 
 
 def best(estimates: Sequence[Estimate], wanted: str) -> Estimate:
-    """Of those that fit, the one with the most tokens a second, the least time to the next token, or room for
-    the most tokens; of equal ones that with the fewest exchanges. There has to be one."""
+    """The best estimate that fits: the one with the most tokens a second, the least time to the next token,
+    or room for the most tokens; of equal ones that with the fewest exchanges. There has to be one."""
     fitting = [e for e in estimates if not e.problem]
     assert fitting, "nothing fits"
 

@@ -78,7 +78,8 @@ def plain_form(program: Program, name: str) -> WeightForm:
 
 
 def stored_bits(directory: Path, config: Mapping[str, Any]) -> StoredBits | None:
-    """Of each tensor, in a GGUF file or by config.json's quantization_config; None: not quantised."""
+    """Bits of each stored tensor, in a GGUF file or by config.json's quantization_config; None: not
+    quantised."""
     index = read_index(directory)
     if index is not None:
         tensors = {name: tensor for file in index.files for name, tensor in file.tensors.items()}

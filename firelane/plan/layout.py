@@ -30,9 +30,9 @@ class Layout:
 
     @property
     def options(self) -> list[str]:
-        """Of `firelane serve`: ranks that share products share experts, too. Groups of one rank each that
-        share experts are the ranks of an engine that divide the rows of attention; wider ones would be other
-        engines."""
+        """Options of `firelane serve` for this layout: ranks that share products share experts, too. Groups
+        of one rank each that share experts are the ranks of an engine that divide the rows of attention;
+        wider ones would be other engines."""
         given = [f"--tensor-parallel-size {self.tp}"] * (self.tp > 1)
         given += [f"--pipeline-parallel-size {self.pp}"] * (self.pp > 1)
         if self.dp > 1 and self.ep > self.tp == 1:

@@ -33,7 +33,7 @@ class Sizes:
 
     @property
     def output_rows(self) -> int:
-        """As contract.resolve_limits has them."""
+        """Rows of output of a step, as contract.resolve_limits has them."""
         return min(self.max_num_seqs + 32, self.step_tokens)
 
 
@@ -72,17 +72,17 @@ class Stage:
 
     @cached_property
     def weight_shares(self) -> Mapping[Weight, float]:
-        """Of each weight once the part that a rank holds."""
+        """The share of each weight that a rank holds, each weight once."""
         return {weight: self.shares.op(op).weights for op in self.ops for weight in op.weights}
 
     @cached_property
     def weights_bytes(self) -> int:
-        """Of a rank."""
+        """Bytes of the weights of a rank."""
         return int(sum(self.model.form.nbytes(w) * share for w, share in self.weight_shares.items()))
 
     @cached_property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
-        """Of the layers of this stage, as a rank keeps them."""
+        """Cache groups of the layers of this stage, as a rank keeps them."""
         mine = {op.layer for op in self.ops if isinstance(op, Attention)}
         return group_layers([self._cut(c) for c in self.program.cache_layers if c.layer in mine])
 
@@ -93,12 +93,12 @@ class Stage:
 
     @property
     def page_token_bytes(self) -> int:
-        """Of one cache group and token."""
+        """Bytes of one token in one cache group."""
         return self.cache_groups[0].bytes_per_token if self.cache_groups else 0
 
     @cached_property
     def state_bytes(self) -> float:
-        """Of recurrent state of one sequence, of a rank."""
+        """Bytes of the recurrent state of one sequence that a rank keeps."""
         return sum(self.shares.op(op).kept * state.nbytes for op in self.ops for state in op.states)
 
     def memory(self, device: Device, sizes: Sizes, kept_back: int) -> Memory:
@@ -191,7 +191,7 @@ def _stage_room(stage: Stage, budget: float, sizes: Sizes, context: int) -> tupl
 
 
 def stage_weights(stages: list[Stage], layout: Layout) -> int:
-    """Of all ranks together."""
+    """Bytes of the weights of all ranks together."""
     return sum(stage.weights_bytes for stage in stages) * layout.tp * layout.dp
 
 

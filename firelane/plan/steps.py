@@ -97,7 +97,7 @@ class Clock:
     shares: Shares
 
     def times(self, shape: StepShape) -> list[StepTime]:
-        """Of each op of the program, on one of the ranks that run it."""
+        """Time of each op of the program, on one of the ranks that run it."""
         known: dict[int, StepTime] = {}
         for kind, op in zip(self.model.kinds, self.model.program.ops, strict=True):
             if kind not in known:
@@ -127,7 +127,7 @@ class Clock:
                 return overhead + self._rows(op, share, shape)
 
     def _cost(self, op: Op, share: OpShare, shape: StepShape) -> Cost:
-        """Of a rank, with weights in their form."""
+        """Cost of an op on a rank, with weights in their form."""
         cost, form = op.cost(shape), self.model.form
         plain = sum(weight.nbytes for weight in op.weights)
         coded = sum(form.nbytes(weight) for weight in op.weights) / plain if plain else 1.0
@@ -184,7 +184,7 @@ class Clock:
 
 
 def stage_times(stages: Sequence[Stage], clock: Clock, shape: StepShape) -> list[StepTime]:
-    """Of a step of one group of sequences."""
+    """Time of each stage in a step of one group of sequences."""
     every = clock.times(shape)
     return [_stage_time(stage, clock, shape, every[stage.run.start : stage.run.stop]) for stage in stages]
 

@@ -129,7 +129,7 @@ def serve_command(model: str, e: Estimate, *, on_gpu: bool) -> str:
 
 
 def serve_options(e: Estimate, *, on_gpu: bool) -> list[str]:
-    """Of `firelane serve`, which may not have all of them."""
+    """Options of `firelane serve` for an estimate; this version may not have all of them."""
     options = list(e.layout.options)
     if e.form in ("bf16", "int8", "int4"):
         options.append(f"--weights {e.form}")

@@ -39,9 +39,10 @@ def confine(
     *,
     network: bool = False,
 ) -> None:
-    """Of the process that calls it, which has one thread: others that run already would keep their rights.
-    models: directories that it reads; writes: those that it also writes to, beside its caches. network:
-    it is left to it, until `forbid_network`. What the kernel has not is left out: `lacks` tells it."""
+    """Confine the process that calls this, which has one thread: others that run already would keep their
+    rights. models: directories that it reads; writes: those that it also writes to, beside its caches.
+    network: it is left to it, until `forbid_network`. What the kernel has not is left out: `lacks` tells
+    it."""
     machine = this_machine()
     if machine is None:
         return
@@ -75,7 +76,8 @@ def confine_compiler(settings: env.Environment, cache_dir: Path) -> None:
 
 
 def confine_worker() -> None:
-    """Of a process that computes, and has all that it needs: it reads Python's files, and that is all."""
+    """Confine a process that computes, and has all that it needs: it reads Python's files, and that is
+    all."""
     machine = this_machine()
     if machine is None:
         return
@@ -88,8 +90,8 @@ def confine_worker() -> None:
 
 
 def confine_agent() -> None:
-    """Of a process that reads memory of other machines for an engine: Python's files, the network and its
-    devices, and that is all."""
+    """Confine a process that reads memory of other machines for an engine: Python's files, the network and
+    its devices, and that is all."""
     machine = this_machine()
     if machine is None:
         return

@@ -59,8 +59,9 @@ Rule = tuple[Path, int]
 def engine_rules(
     settings: env.Environment, cache_dir: Path, models: Sequence[Path], *, network: bool
 ) -> Iterator[Rule]:
-    """What an engine may do with which files. models: directories that it reads. network: it reads from
-    others, too. It only reads compiled kernels: other processes run what lies there. Makes its caches."""
+    """Rules of what an engine may do with which files. models: directories that it reads. network: it reads
+    from others, too. It only reads compiled kernels: other processes run what lies there. Makes its
+    caches."""
     yield from python_rules()
     for name in _compiler(settings):
         yield Path(name), RUN
@@ -76,7 +77,7 @@ def engine_rules(
 
 
 def compiler_rules(settings: env.Environment, cache_dir: Path) -> Iterator[Rule]:
-    """What the helper that compiles may do with which files. Makes its caches."""
+    """Rules of what the helper that compiles may do with which files. Makes its caches."""
     yield from python_rules()
     for name in _compiler(settings):
         yield Path(name), RUN
@@ -128,7 +129,7 @@ def compiler_launcher(settings: env.Environment) -> str | None:
 
 
 def _python() -> Iterator[str]:
-    """What it runs and imports from, but for the directory that the server was started in."""
+    """Paths that Python runs and imports from, but for the directory that the server was started in."""
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix)
     yield str(Path(sys.executable).resolve().parent)
     yield from (str(path) for path in firelane.__path__)

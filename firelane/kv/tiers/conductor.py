@@ -37,12 +37,12 @@ class TieredPages:
         kv.watch(self)
 
     def published(self, page: int, named: NamedPage) -> None:
-        """As PageWatcher."""
+        """Store a published page, as a PageWatcher."""
         for writer in self._writers:
             writer.store(Stored(((page, named),), is_reused=False))
 
     def shared(self, pages: list[tuple[int, NamedPage]]) -> None:
-        """As PageWatcher."""
+        """Store pages that are used again, as a PageWatcher."""
         for writer in self._writers:
             writer.store(Stored(pages, is_reused=True))
 
@@ -57,15 +57,15 @@ class TieredPages:
         return any(tier.contains(key) for tier in self._tiers)
 
     def parts(self, named: WantedPage) -> list[WantedPage]:
-        """As CachedMemory."""
+        """The parts of a wanted page, as CachedMemory tells them."""
         return self._memory.parts(named)
 
     def read(self, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
-        """As TierReader."""
+        """Begin to read pages, as TierReader does."""
         return self._reader.read(wanted, mine, deadline_s)
 
     def poll(self) -> list[PageRead]:
-        """As TierReader."""
+        """Pages that were read since the last call, as TierReader tells them."""
         return self._reader.poll()
 
     def stats(self) -> dict[TierName, TierStats]:
@@ -86,7 +86,7 @@ class TieredPages:
         self._forget(list(zip(self._tiers, self._writers, strict=True)), tenant, 0, done)
 
     def standby(self) -> None:
-        """As PageTier."""
+        """Have all tiers give their memory back, as PageTier.standby does."""
         for tier, writer in zip(self._tiers, self._writers, strict=True):
             writer.call(tier.standby)
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class DiskTier:
-    """See PageTier. One write at a time; reads by as many threads as call."""
+    """A PageTier on a drive. One write at a time; reads by as many threads as call."""
 
     name: Literal["disk"] = "disk"
 
@@ -134,7 +134,7 @@ class DiskTier:
         self._sequence = max((record.sequence for record in records), default=0)
 
     def _write(self, slot: int, key: PageKey, tenant: bytes, copy: NDArray[np.uint8], nbytes: int) -> None:
-        """As `_put`, in that slot."""
+        """Write a page to `slot`."""
         proof = self._cipher.seal(key, copy[:nbytes])
         self._segment.clear_record(slot)
         self._segment.write(slot, copy)
@@ -188,14 +188,14 @@ class DiskTier:
         self.index.discard(key)
 
     def _buffer(self) -> NDArray[np.uint8]:
-        """Of this thread: direct reads and writes need aligned memory."""
+        """The aligned buffer of this thread, which direct reads and writes need."""
         buffer = getattr(self._buffers, "page", None)
         if buffer is None:
             buffer = self._buffers.page = aligned(self._segment.slot_bytes)
         return buffer
 
     def _note(self, error: OSError) -> None:
-        """Of the drive. After some in a row it is left alone, and the log says so, once."""
+        """Count an error of the drive. After some in a row it is left alone, and the log says so, once."""
         self._errors += 1
         if self._errors >= MOST_ERRORS and not self._is_failed:
             self._is_failed = True

@@ -26,7 +26,7 @@ assert NONCE_BYTES + TAG_BYTES == PROOF_BYTES
 
 
 class Encrypted:
-    """See PageCipher."""
+    """A PageCipher that encrypts."""
 
     def __init__(self, secret: bytes, purpose: str) -> None:
         """purpose: whatever differs here gets another key. Raises UsageError without the package."""

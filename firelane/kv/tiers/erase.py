@@ -25,8 +25,8 @@ class Erased:
 
 
 def erase_tenant(directory: Path, tenant: str, secret: bytes | None) -> Erased:
-    """Of all models' pages in a directory of DiskTier; their bytes become zeros. secret: that pages are
-    encrypted by. Raises UsageError where there is no such directory."""
+    """Erase a tenant's pages of all models in a directory of DiskTier; their bytes become zeros. secret: that
+    pages are encrypted by. Raises UsageError where there is no such directory."""
     if not directory.is_dir():
         raise UsageError(f"{directory}: there is no such directory")
     erased = Erased()

@@ -48,7 +48,7 @@ class ForeignSegments:
 
 
 class _Known:
-    """Of one segment. places: slot and proof by page."""
+    """Known pages of one segment. places: slot and proof by page."""
 
     def __init__(self, segment: Segment, num_groups: int) -> None:
         self.segment, self._num_groups = segment, num_groups

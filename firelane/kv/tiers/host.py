@@ -16,8 +16,8 @@ from firelane.kv.tiers.tier import TierStats
 
 
 class HostTier:
-    """See PageTier. Pages lie in memory that is taken when it is first written, huge pages where the system
-    grants them: to take small ones costs more time than the copies."""
+    """A PageTier in memory of the host. Pages lie in memory that is taken when it is first written, huge
+    pages where the system grants them: to take small ones costs more time than the copies."""
 
     name: Literal["host"] = "host"
 

@@ -59,7 +59,7 @@ class CachedMemory:
 
     @property
     def part_groups(self) -> range:
-        """Of the parts of a snapshot."""
+        """Groups of the parts of a snapshot."""
         return range(self._first, self.num_groups)
 
     def parts(self, named: NamedPage) -> list[WantedPage]:

@@ -47,7 +47,7 @@ class Kind(NamedTuple):
 
     @property
     def purpose(self) -> str:
-        """Of the key that its pages are encrypted by: no other kind has the same."""
+        """The purpose of the key that its pages are encrypted by: no other kind has the same."""
         return f"{self.identity} {self.layout_id} {self.page_bytes}"
 
     @classmethod

@@ -98,7 +98,7 @@ def slot_bytes(kind: Kind) -> int:
 
 
 def kind_directory(directory: Path, kind: Kind) -> Path:
-    """Of segments of this kind; those of others lie beside it."""
+    """The directory of segments of this kind; those of others lie beside it."""
     return directory / hashlib.blake2b(repr(kind).encode(), digest_size=12).hexdigest()
 
 

@@ -26,7 +26,7 @@ class PageNames(Protocol):
     """The owner of pages' names (KvCache)."""
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]:
-        """As KvCache.locate."""
+        """The page and tag of a name, as KvCache.locate tells."""
         ...
 
 

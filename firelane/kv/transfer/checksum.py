@@ -16,7 +16,7 @@ MASK = (1 << 64) - 1
 
 
 def checksum(page: NDArray[np.uint8]) -> int:
-    """Of contiguous bytes, as page_copy.cpp computes it."""
+    """The checksum of contiguous bytes, as page_copy.cpp computes it."""
     row_bytes = LANES * 8
     whole = page.size // row_bytes * row_bytes
     rows = page[:whole].view("<u8").reshape(-1, LANES)

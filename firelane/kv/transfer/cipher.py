@@ -70,7 +70,7 @@ class Keys:
 
 
 class CipherRecords:
-    """See Records of link.line. Used by one thread."""
+    """Records of link.line under a cipher. One thread uses them."""
 
     def __init__(self, own: Keys, others: Keys) -> None:
         self._own, self._others = own, others

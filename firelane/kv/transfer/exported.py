@@ -46,7 +46,7 @@ class ExportedMemory:
         return tags
 
     def checksum(self, page: int, tag: int, content: NDArray[np.uint8], copier: PageCopier) -> int:
-        """Of the content that the page has under this tag: computed once."""
+        """The checksum of the content that the page has under this tag: computed once."""
         known = self._checksums.get(page)
         if known is None or known[0] != tag:
             known = self._checksums[page] = tag, copier.checksum(content)
@@ -88,11 +88,11 @@ class ExportedPool:
 
     @property
     def memories(self) -> tuple[ExportedMemory, ...]:
-        """Of pages, and of states where there are some."""
+        """The memory of pages, and that of states where there are some."""
         return (self.pages,) if self.states is None else (self.pages, self.states)
 
     def memory_of(self, group: int) -> ExportedMemory:
-        """Of a cache group, or of STATES."""
+        """The memory of a cache group, or of STATES."""
         return self.states if group == STATES and self.states is not None else self.pages
 
     @property

@@ -81,7 +81,7 @@ class PageLine(Line):
     """A line on which pages travel, too, before its deadline."""
 
     def send_pages(self, copier: PageCopier, pages: NDArray[np.uint8], numbers: Numbers) -> None:
-        """As in PageCopier.send()."""
+        """Send pages, as PageCopier.send() does."""
         if self.is_encrypted:
             for number in numbers:
                 self.send_bytes(pages[number].data)
@@ -89,7 +89,7 @@ class PageLine(Line):
         self.call(lambda sock: copier.send(sock, pages, numbers, self._ends_s))
 
     def receive_pages(self, copier: PageCopier, pages: NDArray[np.uint8], places: Numbers) -> Sums:
-        """As in PageCopier.receive()."""
+        """Receive pages, as PageCopier.receive() does."""
         if self.is_encrypted:
             for place in places:
                 self.receive_into(pages[place].data)

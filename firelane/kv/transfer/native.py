@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class NativeCopier:
-    """See PageCopier. One pass over the bytes and one call for all pages, during which the GIL is
-    released."""
+    """A PageCopier of compiled code. One pass over the bytes and one call for all pages, during which the GIL
+    is released."""
 
     __slots__ = ("_checksum", "_copy", "_receive", "_send")
 

@@ -45,7 +45,7 @@ class Outgoing(Protocol):
 
 
 class PagesInPlace:
-    """See Outgoing: of an array, each page once, and by the reader itself where it maps them."""
+    """Outgoing pages of an array, each page once, and by the reader itself where it maps them."""
 
     most = 1 << 31
 
@@ -64,7 +64,8 @@ class PagesInPlace:
 
 
 class StagedPages:
-    """See Outgoing: copied before they are sent, so that their checksums are those of the copies."""
+    """Outgoing pages that are copied before they are sent, so that their checksums are those of the
+    copies."""
 
     def __init__(self, exported: ExportedMemory) -> None:
         self._exported = exported

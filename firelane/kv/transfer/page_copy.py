@@ -49,7 +49,7 @@ class PageCopier(Protocol):
 
 
 class PlainCopier:
-    """See PageCopier: in Python, a page at a time."""
+    """A PageCopier in Python, a page at a time."""
 
     def checksum(self, page: NDArray[np.uint8]) -> int:
         return checksum(page)

@@ -26,11 +26,11 @@ reader has not proven yet that it has the key; where all have, a new one is refu
 
 
 class PeerTransfer:
-    """See KVTransfer. Pages come by shared memory where the connection is a Unix socket and the source's
-    pages can be mapped, else by NIXL where both ends have it, else over the connection itself. on_lost:
-    called by a thread with the engine_id of a peer that is gone or too slow, and the reason. on_sought:
-    called with engine_id and address of one that is to be connected; answered with `attach` or `give_up`.
-    Owns its threads, connections and `pool`."""
+    """A KVTransfer between engines. Pages come by shared memory where the connection is a Unix socket and the
+    source's pages can be mapped, else by NIXL where both ends have it, else over the connection itself.
+    on_lost: called by a thread with the engine_id of a peer that is gone or too slow, and the reason.
+    on_sought: called with engine_id and address of one that is to be connected; answered with `attach` or
+    `give_up`. Owns its threads, connections and `pool`."""
 
     def __init__(
         self,

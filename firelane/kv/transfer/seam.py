@@ -30,7 +30,7 @@ class KVTransfer(Protocol):
 
     @property
     def engine_id(self) -> str:
-        """Of this engine from its start to its end: another life is another peer."""
+        """The id of this engine from its start to its end: another life is another peer."""
         ...
 
     def export(self, sock: socket.socket) -> None:

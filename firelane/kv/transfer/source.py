@@ -94,7 +94,7 @@ class PageSource:
         return places
 
     def _send_tags(self, places: list[Place], find: Find) -> None:
-        """As they are once the bytes of their pages are on the way."""
+        """Send the tags that pages have once their bytes are on the way."""
         locate = self._side.pool.names.locate
         found = [(page, wanted) for (page, _), wanted in zip(places, find.wanted, strict=True) if page >= 0]
         now = [(page, locate(group, name)) for page, (group, name) in found]
