@@ -14,7 +14,7 @@ __all__ = ["describe", "load"]
 
 
 def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback) -> Executor:
-    """See backends.create_executor."""
+    """Load a program on this machine's processor, as backends.create_executor says."""
     if config.ranks_option or config.hosts:
         from firelane.backends.cpu.ranks.group import load_group
 

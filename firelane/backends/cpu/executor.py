@@ -62,14 +62,14 @@ class Weights(Protocol):
     def address(self, name: str) -> int: ...
 
     def panel_table(self, name: str) -> NDArray[np.uint64]:
-        """Of a matrix in a coded form: where its panels begin, and the end; uint64 [panels + 1]."""
+        """The places where panels of a matrix in a coded form begin, and the end; uint64 [panels + 1]."""
         ...
 
     def close(self) -> None: ...
 
 
 class CpuExecutor:
-    """See contract.Executor. All memory is placed here, before the first step."""
+    """A contract.Executor on CPUs. All memory is placed here, before the first step."""
 
     is_pipelined = False
 

@@ -1,5 +1,5 @@
-"""What joins a rank to the others of its group, as the loader sees it: memory that the ranks of a machine
-share, connections to other hosts, and cores."""
+"""Interconnect of a rank with the others of its group, as the loader sees it: memory that the ranks of a
+machine share, connections to other hosts, and cores."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Share:
 
 
 class JoinedInterconnect(CpuInterconnect):
-    """What the first rank of this host has made. The whole process is on the rank's cores."""
+    """The interconnect that the first rank of this host has made. The whole process is on the rank's
+    cores."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

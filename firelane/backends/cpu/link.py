@@ -166,13 +166,13 @@ class RankLink:
         return self.states_of(self.rank)
 
     def pages_of(self, rank: int) -> NDArray[np.uint8] | None:
-        """Of a rank of this host."""
+        """Pages of a rank of this host."""
         if self.sizes.pages:
             return self._part(self._pages_at + self.ranks.stage_of(rank) * self.sizes.pages, self.sizes.pages)
         return self._part(self._own(rank), self.sizes.own_pages)
 
     def states_of(self, rank: int) -> NDArray[np.uint8] | None:
-        """Of a rank of this host."""
+        """States of a rank of this host."""
         return self._part(self._own(rank) + self.sizes.own_pages, self.sizes.own_states)
 
     def _own(self, rank: int) -> int:
@@ -198,7 +198,7 @@ class RankLink:
 
     @property
     def mail_in(self) -> int:
-        """Of the rows of the stage before for this rank; of the first stage, of nothing."""
+        """The address of rows that the stage before sends to this rank; the first stage reads none."""
         return self._mail(max(0, self.rank - self.ranks.lanes))
 
     def _mail(self, sender: int) -> int:
@@ -210,7 +210,7 @@ class RankLink:
         return bool(self._bytes[LINK_ENDED_AT])
 
     def busy_seconds(self) -> list[float]:
-        """Of each rank: spent in its steps, waits for other stages not counted."""
+        """Seconds that each rank spent in its steps, waits for other stages not counted."""
         shape, strides = (self.ranks.pp, self.ranks.lanes), (STAGE_BYTES, 8)
         at = LINK_BYTES + STAGE_BUSY_AT
         return np.ndarray(shape, np.float64, self._memory, at, strides).ravel().tolist()

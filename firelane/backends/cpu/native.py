@@ -153,5 +153,5 @@ class Library:
         self._scratch_bytes.restype, self._scratch_bytes.argtypes = ct.c_longlong, [ct.c_longlong]
 
     def scratch_bytes(self, max_tokens: int) -> int:
-        """Of one thread, for steps of so many tokens."""
+        """Bytes of scratch memory of one thread, for steps of so many tokens."""
         return self._scratch_bytes(max_tokens)

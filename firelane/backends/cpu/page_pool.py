@@ -79,11 +79,11 @@ class StatePool:
         return HostPages(pages=states, layout_id=state_layout_id(self._layout), fd=self._fd)
 
     def standby(self) -> None:
-        """As PagePool.standby."""
+        """Give the memory back, as PagePool.standby does."""
         _give_back(self._fd, self.memory)
 
     def release(self) -> None:
-        """As PagePool.release."""
+        """Close the file of the memory, as PagePool.release does."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -117,7 +117,7 @@ def states_in(memory: NDArray[np.uint8], layout: Layout) -> NDArray[np.uint8]:
 
 
 def state_layout_id(layout: Layout) -> str:
-    """As layout_id, of a recurrent state."""
+    """The id of the layout of a recurrent state, like layout_id of pages."""
     layers = [(one.name, one.shape, layout.state_offsets[one.name]) for one in layout.program.state_layers]
     described = ("cpu", STATE_FORMAT, layers)
     return hashlib.sha256(repr(described).encode()).hexdigest()[:16]

@@ -57,7 +57,7 @@ class CopyGate:
 
 
 class DevicePages:
-    """See PageMemory: the rows of a pool on the device.
+    """A PageMemory on a device: the rows of a pool on the device.
 
     Copies go over a stream of their own, beside the steps', and the host orders the two: a page is read when
     the step that has written it was waited for, and a page that was written is used by steps that are
@@ -94,7 +94,7 @@ class DevicePages:
             )
 
     def _bytes(self, pages: Sequence[int], first: int, rows: NDArray[np.uint8]) -> list[Tensor]:
-        """Of each page those that belong to a row, on the device; while there is memory."""
+        """Bytes of each page that belong to a row, on the device; while there is memory."""
         assert len(pages) == len(rows)
         return [self._rows[page, first : first + rows.shape[1]] for page in pages]
 

@@ -32,7 +32,8 @@ Captured = Callable[[Bucket], None]
 
 @dataclass(frozen=True)
 class _Graphs:
-    """Of one bucket, as its StepWork: the first launch by parity, and all others as one graph for both."""
+    """Graphs of one bucket, made of its StepWork: the first launch by parity, and all others as one graph for
+    both."""
 
     prepare: tuple[Graph, ...]
     compute: Graph
@@ -55,7 +56,7 @@ class _Step:
 
 
 class CudaExecutor:
-    """See contract.Executor. Owns the step's memory and the weights until release().
+    """A contract.Executor on an NVIDIA GPU. It owns the step's memory and the weights until release().
 
     Steps run one after the other on one stream; the device reads each sampled token where the step before
     wrote it, so the next step may be submitted before the host has seen it. A step in flight has one of two
@@ -206,8 +207,8 @@ class CudaExecutor:
         return self._standby is not None
 
     def standby(self) -> GivenBack:
-        """Of the device; a copy of the weights stays in host memory. Raises OutOfMemoryError where that has
-        no room."""
+        """Give the device's memory back; a copy of the weights stays in host memory. Raises OutOfMemoryError
+        where that has no room."""
         assert self._standby is not None, "a rank does not sleep"
         assert not self._in_flight, "standby with a step in flight"
         self._standby.copy()

@@ -85,7 +85,7 @@ def load_on(
     progress: ProgressCallback,
     member: Member = ALONE,
 ) -> CudaExecutor:
-    """As load(), on a given device; program: of all members."""
+    """Load a program on a given device; program: of all members."""
     programs = member.programs(program)
     own, lanes = programs[member.rank], member.hosts.ranks.lanes
     check_supported(own)
@@ -228,8 +228,8 @@ def _memory_plan(
 def _early_plan(
     parts: Sequence[Part], config: ExecutorConfig, *, free_bytes: int, given: StepLimits | None
 ) -> MemoryPlan:
-    """Of the first part, before its weights are there. Where sizes are not given, the others have as many
-    pages, on devices that are taken to be like this one."""
+    """The memory plan of the first part, before its weights are there. Where sizes are not given, the others
+    have as many pages, on devices that are taken to be like this one."""
 
     def plan(part: Part, given: StepLimits | None = None) -> MemoryPlan:
         weights_bytes = planned_bytes(part.program, config.weights, part.stored)

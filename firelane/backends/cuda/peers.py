@@ -55,8 +55,8 @@ class Peers:
         return self._symmetric(nbytes) if self.are_readable else self._gathered(nbytes)
 
     def link_stages(self, nbytes: int, received: int) -> StageLink:
-        """As Device.stage_link(); all ranks of all stages call this together. Raises MachineError as
-        share()."""
+        """Link this stage with its neighbours, as Device.stage_link() does; all ranks of all stages call this
+        together. Raises MachineError as share()."""
         self._connect()
         nbytes, lanes = self._most(nbytes), self.layout.lanes
         before, behind = self.rank - lanes, self.rank + lanes

@@ -18,12 +18,12 @@ from firelane.backends.cuda.device.launch import NOTHING
 
 
 def sent_channel(number: int) -> int:
-    """Of the signal that the rows of a transfer are there."""
+    """The channel of the signal that the rows of a transfer are there."""
     return 2 * number
 
 
 def read_channel(number: int) -> int:
-    """Of the signal that they have been read."""
+    """The channel of the signal that the rows of a transfer have been read."""
     return 2 * number + 1
 
 

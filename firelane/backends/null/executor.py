@@ -112,7 +112,7 @@ class NullExecutor:
 
     @property
     def state_memory(self) -> HostPages | None:
-        """As page_memory."""
+        """Memory of states, like page_memory."""
         if not self.limits.state_bytes:
             return None
         return HostPages(pages=self._states, layout_id=f"null {self.limits.state_bytes}")

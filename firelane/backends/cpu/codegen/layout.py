@@ -51,9 +51,9 @@ BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
 @dataclass(frozen=True, kw_only=True)
 class CachePlace:
-    """Of a layer: its cache group, where its keys and values begin in each page, and the code that they are
-    in. Keys that hold their values are laid out as values are; with a code, values follow the keys of a head
-    and the scales of both."""
+    """The place of a layer in the cache: its group, where its keys and values begin in each page, and the
+    code that they are in. Keys that hold their values are laid out as values are; with a code, values
+    follow the keys of a head and the scales of both."""
 
     group: int
     keys: int
@@ -156,7 +156,7 @@ class Layout:
 
     @property
     def max_rows(self) -> dict[Rows, int]:
-        """Of a value of each kind."""
+        """The most rows of a value of each kind."""
         tokens, outputs = self.limits.max_num_batched_tokens, self.limits.max_output_rows
         return {Rows.TOKEN: tokens, Rows.OUTPUT: outputs, Rows.OWN: -(-tokens // self.program.row_ranks)}
 
@@ -210,7 +210,7 @@ class Layout:
 
     @property
     def page_bytes(self) -> int:
-        """Of a page of the KV cache, and from one to the next."""
+        """Bytes of a page of the KV cache, and from one to the next."""
         return self.program.kv_bytes_per_token * self.limits.block_size
 
     @cached_property

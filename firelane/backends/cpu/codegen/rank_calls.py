@@ -75,7 +75,7 @@ def receive(op: Receive, layout: Layout) -> str:
 
 
 def mail_parts(values: Mapping[Value, int], layout: Layout) -> str:
-    """Of the values that stages hand on; one of no bytes where there are none."""
+    """C++ list of the values that stages hand on; one of no bytes where there are none."""
     return ", ".join(f"{{{layout.row_bytes(v)}, {before}}}" for v, before in values.items()) or "{0, 0}"
 
 

@@ -48,7 +48,7 @@ def check_integer_rows(program: Program, layout: RankLayout, programs: Sequence[
 
 
 def _row_groups(program: Program) -> list[int]:
-    """Of the products whose inputs ranks share."""
+    """Row groups of the products whose inputs ranks share."""
     linears = [op for op in program.ops if isinstance(op, Linear) and op.segments]
     return [row_group(op.weight.k, op.segments) for op in linears]
 

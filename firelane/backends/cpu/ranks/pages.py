@@ -18,8 +18,8 @@ Part = NDArray[np.uint8]
 
 
 class RankPages:
-    """See PageMemory: a page of the group is what its ranks have of it, one after the other, each in memory
-    that this process maps.
+    """A PageMemory of several ranks: a page of the group is what its ranks have of it, one after the other,
+    each in memory that this process maps.
 
     All ranks have written what a step writes when the one that draws has its tokens: those of the last stage
     meet behind their last layer in each step, whatever rows it has, and the stages before have sent theirs.
@@ -64,7 +64,7 @@ def pages_of(link: RankLink, layouts: Sequence[Layout]) -> RankPages | None:
 
 
 def states_of(link: RankLink, layouts: Sequence[Layout]) -> RankPages | None:
-    """As `pages_of`; None also of a program without recurrent state."""
+    """Memory of states, like `pages_of`; None also for a program without recurrent state."""
     return _gathered(link, layouts, range(len(layouts)), link.states_of, states_in, state_layout_id)
 
 
@@ -83,7 +83,7 @@ def _gathered(
 
 
 def _layout_id(ranks: RankLayout, names: Sequence[str]) -> str:
-    """Of pages of so many ranks, cut in this way."""
+    """The id of the layout of pages of so many ranks, cut in this way."""
     digest = hashlib.sha256(repr((ranks, names)).encode()).hexdigest()[:16]
     stages = f" in {ranks.pp} stages" if ranks.pp > 1 else ""
     return f"{digest} of {ranks.ranks} ranks{stages}"

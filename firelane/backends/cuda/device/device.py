@@ -66,11 +66,11 @@ class StageLink(Protocol):
     numbers from 0 on; each ends before that of the same number begins again."""
 
     def send(self, number: int, first: int, nbytes: int) -> Transfer:
-        """Of so many bytes, from `first` on in the memory of this link."""
+        """Send so many bytes, from `first` on in the memory of this link."""
         ...
 
     def receive(self, number: int, first: int, nbytes: int) -> Transfer:
-        """As the stage before sends them, with the same numbers."""
+        """Receive bytes that the stage before sends with the same numbers."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What torch, Triton and the driver raise, as Firelane's errors: one line, with what to do.
+"""Errors of torch, Triton and the driver as Firelane's: one line, with what to do.
 
 Told apart by the names of classes and the beginnings of messages, so that nothing has to be imported and
 every version of either will do. An exception that is none of theirs passes: it is a mistake of ours.
@@ -96,7 +96,7 @@ def _found(pattern: str, text: str) -> str:
 
 
 def _reason(error: Exception, text: str) -> str:
-    """Of a compiler's message the line that says what is wrong: Triton shows the source before it."""
+    """The line of a compiler's message that says what is wrong: Triton shows the source before it."""
     inner = getattr(error, "error_message", None)
     lines = [line.strip() for line in (inner or text).splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower()]

@@ -90,8 +90,8 @@ class DriverError(Exception):
 
 
 def detect(*, libcuda: str = LIBCUDA, libnvml: str = LIBNVML) -> GpuDetection:
-    """What there is. Never raises; takes microseconds where there is no driver, else the driver's own start,
-    which whoever uses the GPU in this process pays just once."""
+    """Detect the GPUs of this machine. Never raises; takes microseconds where there is no driver, else the
+    driver's own start, which whoever uses the GPU in this process pays just once."""
     there = _is_there()
     try:
         driver = Driver(libcuda)
@@ -139,8 +139,8 @@ def _absent(problem: str, there: bool, cuda: tuple[int, int] = (0, 0)) -> GpuDet
 
 
 def _problems(gpu: Gpu, cuda: tuple[int, int], packages: Packages) -> Iterator[str]:
-    """What stands in the way, most basic first. A driver runs programs of every older CUDA version, and of
-    newer ones of the same major version (minor version compatibility)."""
+    """Problems that stand in the way, most basic first. A driver runs programs of every older CUDA version,
+    and of newer ones of the same major version (minor version compatibility)."""
     if gpu.capability < OLDEST_CAPABILITY:
         yield (
             f"{gpu.name} has compute capability {dotted(gpu.capability)}, and at least "
@@ -241,7 +241,8 @@ def used_bytes(bus_id: bytes, library: str = LIBNVML) -> int | None:
 
 
 def driver_version(library: str = LIBNVML) -> str:
-    """Of the kernel's part, such as 580.159.04; else NVML's word; "" where neither says."""
+    """The version of the driver's part in the kernel, such as 580.159.04; else NVML's word; "" where neither
+    says."""
     try:
         found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", DRIVER_FILE.read_text())
         if found:

@@ -44,7 +44,7 @@ class Launch:
 
 
 class Work(Protocol):
-    """What a step is a list of: a Launch, or a library's product."""
+    """One part of a step: a Launch, or a library's product."""
 
     @property
     def name(self) -> str: ...

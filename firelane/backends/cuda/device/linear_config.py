@@ -109,10 +109,10 @@ def by_rule(shape: ProductShape) -> LinearConfig:
 
 
 def _grouped(shape: ProductShape) -> LinearConfig:
-    """As of a product with the rows that an expert has on average: so few are in vain, and few experts take
-    two tiles. Rows are gathered, and their addresses take registers: 128 rows need two warp groups, which
-    coded weights cannot have. Both products of a layer have tiles of as many rows, so that they are grouped
-    once."""
+    """The config of a product with the rows that an expert has on average: so few are in vain, and few
+    experts take two tiles. Rows are gathered, and their addresses take registers: 128 rows need two warp
+    groups, which coded weights cannot have. Both products of a layer have tiles of as many rows, so that
+    they are grouped once."""
     most = 64 if shape.is_coded else PARTS_ROWS
     config = by_rule(replace(shape, max_rows=min(shape.rows_of_expert, most), experts=0, picks=0))
     config = replace(config, parts=False, transpose=False, decode_first=False)

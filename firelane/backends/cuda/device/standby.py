@@ -64,7 +64,7 @@ class DeviceStandby:
 
     @property
     def nbytes(self) -> int:
-        """Of the device, that go back."""
+        """Bytes of the device that go back."""
         return sum(s.nbytes() for s in self._weights) + sum(nbytes for _, nbytes in self._scratch)
 
     def copy(self) -> None:

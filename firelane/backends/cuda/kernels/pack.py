@@ -35,7 +35,8 @@ _HALF = tl.constexpr(K_TILE // 2)
 def find_ranges_kernel(  # limits: exempt (kernel)
     words, found, block_size, blocks, CHUNK: tl.constexpr
 ):
-    """Of a block of rows, `block_size` words: how often it has each exponent, and what follows from that."""
+    """Count each exponent in a block of rows, `block_size` words, and find the range that follows from
+    that."""
     block = tl.program_id(0)
     words += block.to(tl.int64) * block_size
     lane = tl.arange(0, CHUNK)
@@ -91,7 +92,7 @@ def first_entries(words, at_row, begin, base, k):
 
 @triton.jit
 def split_kernel(words, bases, starts, where, values, k):  # limits: exempt (kernel)
-    """Of a block of rows: list the escapes and make them zero, in place."""
+    """List the escapes of a block of rows and make them zero, in place."""
     block = tl.program_id(0)
     begin, end = tl.load(starts + block), tl.load(starts + block + 1)
     if begin < end:
@@ -111,7 +112,7 @@ def split_kernel(words, bases, starts, where, values, k):  # limits: exempt (ker
 def encode_kernel(  # limits: exempt (kernel)
     words, bases, starts, where, values, low, codes, k
 ):
-    """Of a block of rows: list the escapes, and write the coded form of the others."""
+    """List the escapes of a block of rows, and write the coded form of the others."""
     block = tl.program_id(0)
     base = tl.load(bases + block).to(tl.int32)
     begin, end = tl.load(starts + block), tl.load(starts + block + 1)
@@ -143,7 +144,7 @@ def low_of(word, code, escape):
 
 @triton.jit(do_not_specialize=["blocks"])
 def count_infinite_kernel(values, found, block_size, blocks, CHUNK: tl.constexpr):
-    """Of a block of float32: how many are infinite or no numbers."""
+    """Count numbers of a block of float32 that are infinite or no numbers."""
     block = tl.program_id(0)
     values += block.to(tl.int64) * block_size
     count = tl.zeros([CHUNK], tl.int32)

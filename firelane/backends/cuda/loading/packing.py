@@ -193,7 +193,7 @@ class MatrixPacker:
 
 
 def by_block(rows: Tensor) -> Tensor:
-    """Of [rows, groups], [blocks, groups, ROW_BLOCK]."""
+    """Rows [rows, groups] by block: [blocks, groups, ROW_BLOCK]."""
     return rows.view(-1, ROW_BLOCK, rows.shape[1]).transpose(1, 2).contiguous()
 
 

@@ -107,7 +107,7 @@ class Lowering:
         return self.weights.matrix(name)
 
     def config(self, op: Linear | GatedLinear) -> LinearConfig:
-        """Of its one product."""
+        """The config of an op's one product."""
         (product,) = op.products
         return self.products.config(product, self.bucket)
 

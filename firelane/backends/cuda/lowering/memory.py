@@ -1,5 +1,5 @@
-"""What the device's memory is given to: weights, then the step's buffers, then a reserve, and the KV cache
-gets what is left."""
+"""The plan of the device's memory: weights, then the step's buffers, then a reserve, and the KV cache gets
+what is left."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def fixed_memory(
 
 
 def kept_bytes(program: Program, limits: StepLimits) -> int:
-    """Of the pages and the recurrent states of sequences."""
+    """Bytes of the pages and the recurrent states of sequences."""
     pages = limits.num_blocks * program.kv_bytes_per_token * limits.block_size
     return pages + limits.num_states * limits.state_bytes
 

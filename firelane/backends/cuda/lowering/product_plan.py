@@ -135,7 +135,7 @@ class ProductPlan:
 
     @cached_property
     def readers(self) -> dict[Value, list[Op]]:
-        """Of each value, in order."""
+        """Ops that read each value, in order."""
         found: dict[Value, list[Op]] = {}
         for op in self.program.ops:
             for value in op.inputs:
@@ -157,7 +157,7 @@ def grouped_shape(op: ExpertOp | HeadLinear, max_rows: int, *, is_coded: bool) -
 
 
 def _largest(a: ScratchSizes, b: ScratchSizes) -> ScratchSizes:
-    """Of each the larger one."""
+    """The larger one of each size."""
     return ScratchSizes(**{name: max(size, getattr(b, name)) for name, size in vars(a).items()})
 
 

@@ -38,7 +38,7 @@ class StatePool:
 
 
 def state_layout_id(program: Program) -> str:
-    """As layout_id of pages, of a recurrent state."""
+    """The id of the layout of a recurrent state, like layout_id of pages."""
     offsets = state_offsets(program.state_layers)
     layers = [(one.name, one.shape, offsets[one.name]) for one in program.state_layers]
     return hashlib.sha256(repr(("cuda", FORMAT, layers)).encode()).hexdigest()[:16]

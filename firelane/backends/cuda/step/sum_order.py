@@ -33,7 +33,7 @@ class SumOrder:
 
 
 def sequential(rows: int, k: int) -> SumOrder:
-    """Of a product with a matrix [rows, k] that no ranks share."""
+    """The order of a product with a matrix [rows, k] that no ranks share."""
     return SumOrder(count=segments(rows, k))
 
 

@@ -60,7 +60,8 @@ def _changes(config: LinearConfig, shape: ProductShape) -> Iterator[LinearConfig
 
 
 def _shared_bytes(config: LinearConfig, halves: int, fused: bool) -> int:
-    """Of all stages; of a coded matrix, whose decoded tile passes by once more, a little more."""
+    """Bytes of shared memory of all stages; of a coded matrix, whose decoded tile passes by once more, a
+    little more."""
     if not fused:
         return config.stages * (config.features * halves + config.row_tile) * 2 * config.k_tile
     stage = config.features * halves * 3 * K_TILE // 2

@@ -40,7 +40,7 @@ def path_of(cache_dir: Path, device_name: str) -> Path:
 
 
 def read(cache_dir: Path, device_name: str) -> MeasuredTable | None:
-    """What was measured on such a device; None if nothing was."""
+    """The table that was measured on such a device; None if nothing was."""
     try:
         entries: Any = json.loads(read_regular(path_of(cache_dir, device_name)))
         return {_record(ProductShape, e["shape"]): _record(LinearConfig, e["config"]) for e in entries}

@@ -20,7 +20,7 @@ Runs = Callable[[LinearConfig], Sequence[Sequence[Work]]]
 
 @dataclass
 class Measured:
-    """Of one product: milliseconds by config."""
+    """Measurements of one product: milliseconds by config."""
 
     shape: ProductShape
     config: LinearConfig
@@ -45,7 +45,7 @@ def tune(
 
 
 def table_of(found: dict[ProductShape, Measured]) -> dict[ProductShape, LinearConfig]:
-    """What store.write() keeps."""
+    """The table that store.write() keeps."""
     return {shape: measured.config for shape, measured in found.items()}
 
 

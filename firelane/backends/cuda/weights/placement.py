@@ -68,12 +68,12 @@ class Placement:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row as it is read."""
+        """Bytes of a row as it is read."""
         return sum(self.row_parts)
 
     @property
     def plain_bytes(self) -> int:
-        """As a plain array."""
+        """Bytes as a plain array."""
         return self.padded_rows * self.padded_k * self.dtype.itemsize
 
     @property
@@ -137,14 +137,13 @@ def may_be_coded(program: Program, weight: Weight, mode: str) -> bool:
 def staging_bytes(
     program: Program, mode: str = "lossless", stored: Mapping[str, Stored] = NOTHING_STORED
 ) -> int:
-    """Of the device, beside the weights while they are loaded: the largest matrix that is packed."""
+    """Bytes of the device that loading needs beside the weights: the largest matrix that is packed."""
     return max((p.staging_bytes for p in placements(program, mode, stored)), default=0)
 
 
 def planned_bytes(program: Program, mode: str, stored: Mapping[str, Stored] = NOTHING_STORED) -> int:
-    """Of the device, at most, if all matrices have a range that may; one without takes 16 bits a weight in
-    any mode, but for those that keep their codes.
-    """
+    """Bytes of the device that weights take at most, if all matrices have a range that may; one without takes
+    16 bits a weight in any mode, but for those that keep their codes."""
     return sum(p.most_bytes for p in placements(program, mode, stored))
 
 
@@ -154,7 +153,7 @@ def is_matrix(weight: Weight) -> bool:
 
 
 def padded_rows(weight: Weight) -> int:
-    """Of a weight's array on the device."""
+    """Rows of a weight's array on the device."""
     if not is_matrix(weight):
         return weight.height
     halves = 2 if weight.layout.is_gated else 1

@@ -44,8 +44,8 @@ class Stored:
     form: QuantisedForm
 
     def row_bytes(self, padded_k: int) -> tuple[int, ...]:
-        """Of the codes of a row, its scales, its minima if there are any, and the units of both if they have
-        two levels."""
+        """Bytes of the codes of a row, of its scales, its minima if there are any, and the units of both if
+        they have two levels."""
         count, groups = 1 + self.grouping.minima, padded_k // self.grouping.group
         codes = padded_k // 2 if self.form.numbers in HALF_BYTES else padded_k
         if not self.has_levels:
@@ -58,7 +58,7 @@ class Stored:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Of what row_bytes() tells the sizes of."""
+        """Dtypes of the parts whose sizes row_bytes() tells."""
         count = 1 + self.grouping.minima
         if not self.has_levels:
             return torch.uint8, *[torch.float32] * count
@@ -97,8 +97,8 @@ def _grouping(checkpoint: Checkpoint, weight: Weight) -> Grouping | None:
 
 
 def _probable_form(checkpoint: Checkpoint, weight: Weight, grouping: Grouping) -> QuantisedForm:
-    """As the weight's first rows have it. Minima that are not whole scales leave some weights near zero:
-    escapes."""
+    """The form that the weight's first rows have. Minima that are not whole scales leave some weights near
+    zero: escapes."""
     if grouping.heads is Heads.LEVELS:
         least = torch.int8 if grouping.minima else None
         return _form(grouping, grouping.group, torch.int8, least, bounds=grouping.minima)
@@ -128,7 +128,7 @@ def numbers_of(grouping: Grouping) -> str:
 
 
 def scale_factor(grouping: Grouping) -> np.float32:
-    """Of a scale on the device: numbers of e2m1 are themselves there, not twice themselves."""
+    """The factor of a scale on the device: numbers of e2m1 are themselves there, not twice themselves."""
     return np.float32(2 if grouping.book is Codebook.E2M1 else 1)
 
 
@@ -175,7 +175,7 @@ def arrays_of(rows: Codes, stored: Stored, padded_k: int) -> list[NDArray[Any]]:
 
 
 def packed_codes(rows: Codes, grouping: Grouping, padded_k: int) -> NDArray[np.uint8]:
-    """As QuantisedMatrix.data has them. ValueError for a float that is no number."""
+    """Codes as QuantisedMatrix.data has them. Raises ValueError for a float that is no number."""
     codes = np.pad(stored_codes(rows.codes, grouping), ((0, 0), (0, padded_k - rows.codes.shape[1])))
     if numbers_of(grouping) not in HALF_BYTES:
         return codes.view(np.uint8)

@@ -207,7 +207,7 @@ def finish_gated(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     LIMIT: tl.constexpr,
     UP_OFFSET: tl.constexpr,
 ):
-    """Of sums of WIDTH rows with features feature .., `rows` in all: escapes (if they are still missing),
+    """Finish sums of WIDTH rows with features feature .., `rows` in all: escapes (if they are still missing),
     bias, the row's share (if any), and the gate, into out_rows."""
     if ESCAPES:
         gate_escapes, up_escapes = sum_escapes_of_two(

@@ -74,8 +74,8 @@ def _picks(
     EXPERTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Of BLOCK entries from `first` on, counted from FIRST; EXPERTS behind the last, and of those that are
-    not here."""
+    """Picks of BLOCK entries from `first` on, counted from FIRST; EXPERTS behind the last, and of those that
+    are not here."""
     entry = first + tl.arange(0, BLOCK)
     places = picks + entry // PICKS * picks_stride + entry % PICKS
     found = tl.load(places, mask=entry < entries, other=FIRST + EXPERTS) - FIRST

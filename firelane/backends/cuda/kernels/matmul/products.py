@@ -1,4 +1,4 @@
-"""What every product with a matrix is made of: tiles of weights [features, inputs] times tiles of rows.
+"""Parts of every product with a matrix: tiles of weights [features, inputs] times tiles of rows.
 
 Weights are the left operand: the product instruction then has 64 features and 16 inputs, and any number of
 rows, so that one row and thousands get the same sums in the same order. An accumulator takes inputs in

@@ -38,7 +38,8 @@ def text_of(numbers: str, *, upper: bool, minima: bool, bounds: bool) -> str:
 
 
 def _integers(numbers: str, *, minima: bool) -> list[str]:
-    """Of eight bits they have a sign; of four they count from 0 on, with minima, else from -8 on."""
+    """Instructions that decode integers: those of eight bits have a sign; those of four count from 0 on, with
+    minima, else from -8 on."""
     is_half = numbers == INT4
     least = (0 if minima else 8) if is_half else 128
     return [
@@ -49,7 +50,8 @@ def _integers(numbers: str, *, minima: bool) -> list[str]:
 
 
 def _floats(numbers: str) -> list[str]:
-    """Of bytes 0 and 2 into t, of 1 and 3 into u, as pairs of bf16; each is the upper half of a float32."""
+    """Instructions that decode floats of bytes 0 and 2 into t, of 1 and 3 into u, as pairs of bf16; each is
+    the upper half of a float32."""
     left, place, sign = _FLOAT_SHIFTS[numbers]
     lines: list[str] = []
     for pair in "tu":
@@ -97,13 +99,13 @@ def decode_text(numbers: str, upper: bool, minima: bool, bounds: bool) -> str:
 
 @triton.constexpr_function
 def constraints_of(minima: bool, bounds: bool) -> str:
-    """Of decode_text(): operands, four times each but for the codes."""
+    """Constraints of decode_text(): operands, four times each but for the codes."""
     return ",".join(["=r", "=r", "r", *["f"] * (8 if minima else 4), *["r"] * (8 if bounds else 0)])
 
 
 @triton.constexpr_function
 def factor_of(numbers: str) -> float:
-    """Of scales, so that decoded numbers have their exponents."""
+    """The factor of scales with which decoded numbers have their exponents."""
     return _FACTORS[numbers]
 
 

@@ -43,7 +43,7 @@ def transpose_kernel(
 
 
 def elements(k: int, max_rows: int) -> int:
-    """Of a buffer for the x_t of x [max_rows, k]."""
+    """Elements of a buffer for the x_t of x [max_rows, k]."""
     return k * round_up(max_rows, ROW_MULTIPLE)
 
 

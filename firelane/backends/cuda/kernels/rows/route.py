@@ -107,7 +107,7 @@ def _best(scores, ids, exists, COUNT: tl.constexpr):
 
 @triton.jit
 def _goodness(scores, ids, exists, BEST: tl.constexpr):
-    """Of each group, the sum of its BEST highest scores."""
+    """The sum of each group's BEST highest scores."""
     left = exists
     goodness = tl.zeros((scores.shape[0],), dtype=tl.float32)
     for _ in range(BEST):

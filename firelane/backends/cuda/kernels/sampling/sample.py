@@ -58,7 +58,7 @@ class SampleOutputs:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleScratch:
-    """What the launches of one step leave each other, by row; about three times the logits.
+    """Scratch memory that the launches of one step leave each other, by row; about three times the logits.
 
     records: int32 [rows, RECORD_WORDS], see sample_layout; bias_ids, bias_values, bans, allowed: what the
     slot lists, checked. adjusted: float32 [rows, row_size], the logits that are drawn by; tally: int32, the
@@ -117,7 +117,8 @@ def sample(  # limits: exempt (kernel: as the op, and the rows of the bucket)
     vocab: int,
     max_rows: int,
 ) -> list[Launch]:
-    """See the op Sample; rows of kind EMBED are left alone. logits: float32 [max_rows, stride], read only.
+    """Launches of the op Sample; rows of kind EMBED are left alone. logits: float32 [max_rows, stride], read
+    only.
 
     NaN logits are taken for -inf; a row of nothing else gives token 0, or the lowest that its mask allows,
     and a log-probability of NaN. Writes outputs, and state.tokens for rows that draw.

@@ -103,7 +103,7 @@ def measure(  # limits: exempt (kernel: what is noted of a block)
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Of the program's block of a row; weighs, looks: whether masses, whether peaks are wanted."""
+    """Measure the program's block of a row; weighs, looks: whether masses, whether peaks are wanted."""
     PADDED: tl.constexpr = (VOCAB + 63) // 64 * 64
     GROUP: tl.constexpr = BLOCK // GROUPS
     group = tl.arange(0, GROUPS)

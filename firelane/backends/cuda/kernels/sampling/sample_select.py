@@ -124,7 +124,7 @@ def narrow(values, n, low, high, CHUNK: tl.constexpr):
 
 @triton.jit
 def measure_of(value, by_mass, largest, scale):
-    """What a candidate counts for: its mass, or one."""
+    """The measure of a candidate: its mass, or one."""
     return tl.where(by_mass, units_of(weight_of(value, largest, scale)), 1)
 
 

@@ -1,4 +1,4 @@
-"""What each row asks for: read from the slots once, over the bus, for the sampling kernels behind.
+"""The wishes of each row: read from the slots once, over the bus, for the sampling kernels behind.
 
 Pinned host memory is slow to reach, so each list is read as a whole and only by rows that use it; what they
 need of it is left in device memory.

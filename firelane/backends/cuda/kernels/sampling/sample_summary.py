@@ -39,7 +39,7 @@ def read_peaks(peaks, PEAKS: tl.constexpr, BLOCKS: tl.constexpr):
 
 @triton.jit
 def group_masses(bests, masses, largest, scale, PEAKS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Of each group, int64, in units of the row's largest weight; the scan stored them in units of their
+    """Masses of groups, int64, in units of the row's largest weight; the scan stored them in units of their
     block's."""
     group = tl.arange(0, PEAKS)
     known = group < BLOCKS * GROUPS
