@@ -68,7 +68,7 @@ def load(
 
 
 class NullExecutor:
-    """See contract.Executor.
+    """A contract.Executor without a model.
 
     step_time: seconds that a step takes, from its submission or the end of the step before it; None answers
     at once. clock, sleep: of that time, in seconds; a simulation has its own.
