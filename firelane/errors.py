@@ -131,7 +131,7 @@ class PeerLostError(FirelaneError):
 
 
 class FrameError(PeerLostError):
-    exit_code = 1
+    pass
 
 
 class ProcessDeadError(FirelaneError):

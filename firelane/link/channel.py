@@ -26,8 +26,8 @@ class Channel(Generic[FrameT]):
     A slow peer does not hold up `send`: what the socket does not take is kept and goes out with later
     calls. Only when more than `max_unsent_bytes` are kept does `send` wait.
 
-    descriptors: that have come, in their order, before the frames that they belong to; whoever takes one
-    owns it.
+    is_lost: the peer has gone. descriptors: that have come, in their order, before the frames that they
+    belong to; whoever takes one owns it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Channel(Generic[FrameT]):
     ) -> None:
         """most_fds: descriptors that may come with one frame."""
         sock.setblocking(False)
-        self._most_fds = most_fds
+        self._most_fds, self.is_lost = most_fds, False
         self.descriptors: deque[int] = deque()
         self._attached: deque[tuple[int, list[int]]] = deque()
         """Descriptors that go out with the byte at this place of what is unsent."""
@@ -108,11 +108,11 @@ class Channel(Generic[FrameT]):
             except BlockingIOError:
                 return frames
             except OSError as error:
-                raise PeerLostError(f"connection lost: {error}") from error
+                raise self._lost(f"connection lost: {error}") from error
             if not data and frames:
                 return frames  # the next call meets the end again
             if not data:
-                raise PeerLostError("the peer has closed the connection")
+                raise self._lost("the peer has closed the connection")
             frames += self._reader.feed(data)
             if len(data) < READ_BYTES and not self._most_fds:
                 return frames
@@ -133,8 +133,12 @@ class Channel(Generic[FrameT]):
                 except BlockingIOError:
                     return
                 except OSError as error:
-                    raise PeerLostError(f"connection lost: {error}") from error
+                    raise self._lost(f"connection lost: {error}") from error
                 del self._unsent[:sent]
+
+    def _lost(self, reason: str) -> PeerLostError:
+        self.is_lost = True
+        return PeerLostError(reason)
 
     def _send_some(self) -> int:
         """Bytes up to the next descriptors, or those with the bytes behind them."""

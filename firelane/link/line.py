@@ -39,9 +39,9 @@ class Line:
     for what is no message, and TimeoutError once `deadline_s` (of time.monotonic()) is over; None: it waits
     for as long as it takes."""
 
-    def __init__(self, sock: socket.socket, name: str = "it") -> None:
-        """name: of the other end, in errors."""
-        self._sock, self.name = sock, name
+    def __init__(self, sock: socket.socket, name: str = "it", most_bytes: int = MOST_BYTES) -> None:
+        """name: of the other end, in errors. most_bytes: of a message that comes."""
+        self._sock, self.name, self._most_bytes = sock, name, most_bytes
         self.deadline_s: float | None = None
         self._records: Records | None = None
 
@@ -86,7 +86,7 @@ class Line:
         fds = list[int]()
         head = self._head(fds, most_fds)
         try:
-            body = self.receive_bytes(checked_length(head, MOST_BYTES))
+            body = self.receive_bytes(checked_length(head, self._most_bytes))
             return decode(_decoder(kind), body), fds
         except BaseException as error:
             close_all(fds)
@@ -108,7 +108,9 @@ class Line:
     def call(self, operation: Callable[[socket.socket], ResultT]) -> ResultT:
         """Have something done with the socket, within the deadline."""
         try:
-            self._sock.settimeout(self._left_s())
+            left_s = self._left_s()
+            if left_s is not None or self._sock.gettimeout() is not None:
+                self._sock.settimeout(left_s)
             return operation(self._sock)
         except TimeoutError:
             raise

@@ -14,7 +14,8 @@ from firelane.errors import PeerLostError
 from firelane.gateway.processes import control
 from firelane.kv.transfer import messages as pages
 from firelane.link.framing import FrameReader, encode
-from firelane.link.greeting import take_greeting
+from firelane.link.greeting import Refused, Welcome, take_greeting
+from firelane.link.line import Line
 from firelane.link.packets import pair
 from firelane.native import compile_requests
 from firelane.nixl import messages as nixl
@@ -40,6 +41,9 @@ class Stream:
         view[:count] = self._data[:count]
         self._data = self._data[count:]
         return count
+
+    def gettimeout(self) -> None:
+        pass
 
     def settimeout(self, timeout_s: float | None) -> None:
         del timeout_s
@@ -78,9 +82,9 @@ def page_line(data: bytes) -> None:
 
 
 def rank_host(data: bytes) -> None:
-    host = attach.HostSocket(cast(Any, Stream(data)))
-    for kind in (attach.Hello, attach.Welcome | attach.Refused, attach.Start, attach.Loaded | attach.Ended):
-        host.receive(cast(Any, kind))
+    host = Line(cast(Any, Stream(data)))
+    for kind in (attach.HostFacts, Welcome | Refused, attach.Start, attach.Loaded | attach.Ended):
+        host.receive_with(kind)
 
 
 def datagrams(receive: Callable[[socket.socket], Any], most_bytes: int) -> Link:
@@ -109,7 +113,7 @@ LINKS: tuple[Link, ...] = (
     datagrams(peers.receive, peers.MOST_BYTES),
     datagrams(nixl.receive, nixl.MOST_BYTES),
 )
-REFUSALS = (PeerLostError, attach.LinkBrokenError, msgspec.DecodeError)
+REFUSALS = (PeerLostError, msgspec.DecodeError)
 
 
 def run(data: bytes) -> None:

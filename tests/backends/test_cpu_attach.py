@@ -16,13 +16,9 @@ import pytest
 from firelane import env
 from firelane.backends.cpu.ranks.hosts import wires as host_wires
 from firelane.backends.cpu.ranks.hosts.attach import (
-    Hello,
-    HostSocket,
-    LinkBrokenError,
+    HostFacts,
     Listener,
-    Refused,
-    Welcome,
-    WireHello,
+    WireFacts,
     cluster_key,
     connect,
     difference,
@@ -32,13 +28,15 @@ from firelane.backends.cpu.ranks.hosts.steps import HEADER_INTS, StepEncoder, bo
 from firelane.backends.cpu.ranks.hosts.wires import HostWires
 from firelane.contract import SlotState, StepInputs, StepLimits
 from firelane.engine_config import HostsConfig
-from firelane.errors import MachineError, UsageError
+from firelane.errors import MachineError, PeerLostError, UsageError
+from firelane.link.greeting import Refused, Welcome
+from firelane.link.line import Line
 from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout
 from tests.backends.cpu_harness import Chunk, fill
 
 KEY = b"0123456789abcdef"
-LEADER = Hello(
+LEADER = HostFacts(
     version="1",
     host=0,
     hosts=2,
@@ -88,38 +86,39 @@ def listener():
 
 
 def test_hosts_of_one_secret_find_each_other(listener: Listener) -> None:
-    thread, found = beside(lambda: connect("127.0.0.1", listener.port, KEY, soon()))
-    server = listener.accept(soon())
+    thread, found = beside(lambda: connect(("127.0.0.1", listener.port), KEY, soon(), WireFacts()))
+    server, facts = listener.accept(soon())
     thread.join()
+    assert facts == WireFacts()
     (client,) = found
     client.send(OTHER)
-    assert server.receive(Hello) == OTHER
+    assert server.receive(HostFacts) == OTHER
     client.close()
-    with pytest.raises(LinkBrokenError, match=r"127\.0\.0\.1 has closed the connection"):
-        server.receive(Hello)
+    with pytest.raises(PeerLostError, match=r"127\.0\.0\.1 has closed the connection"):
+        server.receive(HostFacts)
     server.close()
 
 
 def test_another_secret_is_refused_and_the_next_host_is_taken(listener: Listener) -> None:
-    def connects() -> HostSocket:
-        with pytest.raises(UsageError, match="another secret: give all hosts the same --cluster-key-file"):
-            connect("127.0.0.1", listener.port, b"another one", soon())
+    def connects() -> Line:
+        with pytest.raises(UsageError, match=r"keys of the cluster differ: .*--cluster-key-file"):
+            connect(("127.0.0.1", listener.port), b"another one", soon(), WireFacts())
         with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(64))
-        return connect("127.0.0.1", listener.port, KEY, soon())
+        return connect(("127.0.0.1", listener.port), KEY, soon(), WireFacts())
 
     thread, found = beside(connects)
-    listener.accept(soon()).close()
+    listener.accept(soon())[0].close()
     thread.join()
-    assert isinstance(found[0], HostSocket)
+    assert isinstance(found[0], Line)
     found[0].close()
-    assert listener.stranger == "127.0.0.1"
+    assert listener.refusal.startswith("; one at 127.0.0.1 was refused: the keys of the cluster differ")
 
 
 def test_nobody_there(listener: Listener) -> None:
     listener.close()
-    with pytest.raises(LinkBrokenError, match=r"unable to reach 127\.0\.0\.1:"):
-        connect("127.0.0.1", listener.port, KEY, time.monotonic() + 0.01)
+    with pytest.raises(PeerLostError, match=r"unable to reach 127\.0\.0\.1:"):
+        connect(("127.0.0.1", listener.port), KEY, time.monotonic() + 0.01, WireFacts())
 
 
 def test_a_place_that_is_taken(listener: Listener) -> None:
@@ -130,13 +129,13 @@ def test_a_place_that_is_taken(listener: Listener) -> None:
 def test_garbage_of_a_host_ends_its_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         first = socket.create_connection(server.getsockname())
-        made = [HostSocket(first), HostSocket(server.accept()[0])]
+        made = [Line(first), Line(server.accept()[0])]
     made[0].send_bytes(b"\xff\xff\xff\xff")
-    with pytest.raises(LinkBrokenError, match="what no host of a group would"):
-        made[1].receive(Hello)
+    with pytest.raises(PeerLostError, match="what is no message"):
+        made[1].receive(HostFacts)
     made[0].send_bytes(b"\x02\0\0\0{]")
-    with pytest.raises(LinkBrokenError, match="what no host of a group would"):
-        made[1].receive(Hello)
+    with pytest.raises(PeerLostError, match="what is no message"):
+        made[1].receive(HostFacts)
     for one in made:
         one.close()
 
@@ -161,19 +160,19 @@ def test_differences_are_named(changed: dict[str, Any], match: str) -> None:
 
 
 def attached(
-    *hellos: Hello, count: int = 2, timeout_s: float = 10.0, leaving: int = 0
+    *hellos: HostFacts, count: int = 2, timeout_s: float = 10.0, leaving: int = 0
 ) -> tuple[list[Any], TcpHosts | str]:
     """Answers to hosts that come one after the other, and the group, or why there is none. leaving: of the
     first ones, that go as soon as they are answered."""
     place = msgspec.structs.replace(PLACE, count=count, timeout_s=timeout_s)
     hosts = TcpHosts(HostLayout(ranks=RankLayout(tp=count), count=count), place, SETTINGS)
     port = hosts.port
-    socks: list[HostSocket] = []
+    socks: list[Line] = []
 
     def come() -> list[Any]:
         answers: list[Any] = []
         for hello in hellos:
-            socks.append(connect("127.0.0.1", port, KEY, soon()))
+            socks.append(connect(("127.0.0.1", port), KEY, soon(), WireFacts()))
             socks[-1].send(hello)
             answers.append(socks[-1].receive(Welcome | Refused))
             if len(answers) <= leaving:
@@ -196,7 +195,7 @@ def attached(
 def test_a_host_that_differs_is_refused_and_the_right_one_taken() -> None:
     answers, hosts = attached(msgspec.structs.replace(OTHER, version="2"), OTHER)
     assert isinstance(answers[0], Refused)
-    assert "install the same version" in answers[0].why
+    assert "install the same version" in answers[0].reason
     assert isinstance(answers[1], Welcome)
     assert isinstance(hosts, TcpHosts)
     assert hosts.available_bytes <= OTHER.available_bytes
@@ -215,7 +214,7 @@ def test_two_hosts_of_one_number() -> None:
     twice = msgspec.structs.replace(OTHER, hosts=4)
     answers, why = attached(twice, twice, count=4, timeout_s=0.5)
     assert isinstance(answers[0], Welcome)
-    assert "--node-rank 1 is there already, from 127.0.0.1" in answers[1].why
+    assert "--node-rank 1 is there already, from 127.0.0.1" in answers[1].reason
     assert "host 2" in str(why)
 
 
@@ -228,15 +227,14 @@ def test_a_host_that_leaves_while_others_are_awaited_may_come_again() -> None:
 
 
 def test_wires_are_made_also_where_a_host_attaches_too_late(listener: Listener) -> None:
-    def connects() -> HostSocket:
-        late = connect("127.0.0.1", listener.port, KEY, soon())
+    def connects() -> Line:
+        late = connect(("127.0.0.1", listener.port), KEY, soon(), WireFacts())
         late.send(OTHER)
-        with pytest.raises(LinkBrokenError):
+        with pytest.raises(PeerLostError):
             late.receive(Welcome)
         late.close()
-        made = connect("127.0.0.1", listener.port, KEY, soon())
-        made.send(WireHello(group="g", wire="sum of ranks 0 and 1"))
-        return made
+        facts = WireFacts("g", "sum of ranks 0 and 1")
+        return connect(("127.0.0.1", listener.port), KEY, soon(), facts)
 
     wires = HostWires(HostLayout(ranks=RankLayout(tp=2), count=2), 0, "g")
     thread, found = beside(connects)

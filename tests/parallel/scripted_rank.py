@@ -19,7 +19,7 @@ for step in os.environ["RANK_SCRIPT"].split():
     if action == "say":
         sock.sendall(bytes.fromhex(what))
     elif action == "task":
-        receive(int.from_bytes(receive(8), "little"))
+        receive(int.from_bytes(receive(4), "little"))
     elif action == "order":
         receive(8)
     elif action == "kill":

@@ -15,8 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from firelane.contract import StepLimits
 from firelane.engine_config import ExecutorConfig
+from firelane.link.framing import MAX_FRAME_BYTES, encode
+from firelane.link.line import Line
 from firelane.parallel.hosts import HostLayout
 from firelane.program.program import Program
 
@@ -29,7 +33,6 @@ STEP, WAKE = -2, -1
 """STEP: run the step whose inputs lie in the memory that all ranks share."""
 GIVEN = struct.Struct("<qq")
 """The GivenBack of a rank that is in standby."""
-LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +56,17 @@ class Task:
     log_format: str
 
 
+class _Pickled(msgspec.Struct):
+    task: bytes
+
+
 def send_task(sock: socket.socket, task: Task) -> None:
-    payload = pickle.dumps(task)
-    sock.sendall(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
+    sock.sendall(encode(_Pickled(pickle.dumps(task))))
 
 
 def receive_task(sock: socket.socket) -> Task:
     """The task, which the parent of this process has sent over a socket that nobody else has."""
-    with sock.makefile("rb") as stream:
-        length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
-        return pickle.loads(stream.read(length))
+    return pickle.loads(Line(sock, most_bytes=MAX_FRAME_BYTES).receive(_Pickled).task)
 
 
 def send_failure(sock: socket.socket, message: str) -> None:

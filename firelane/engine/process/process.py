@@ -26,7 +26,7 @@ from firelane.engine.process.rights import Rights
 from firelane.engine.process.standby import NO_STANDBY, EngineStandby, Standby
 from firelane.engine.process.tiers import NO_TIERS, NoTiers, files_identity, open_tiers
 from firelane.engine_config import EngineConfig
-from firelane.errors import FirelaneError, FrameError, MachineError, PeerLostError
+from firelane.errors import FirelaneError, MachineError, PeerLostError
 from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import TieredPages
@@ -186,8 +186,8 @@ def run(
     try:
         return _load_and_serve(channel, served, pulse, config, rights, peer_socket)
     except (FirelaneError, MemoryError) as error:
-        if isinstance(error, PeerLostError) and not isinstance(error, FrameError):
-            return 0  # whoever has started this engine is gone
+        if first.is_lost:
+            return 0  # whoever has started this engine
         kind = type(error).__name__ if isinstance(error, FirelaneError) else ""
         failed = Failed(f"{error}" or "out of memory", getattr(error, "exit_code", 1), kind)
         return _fail(channel, failed)

@@ -9,15 +9,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from firelane.errors import UsageError
+from firelane.errors import PeerLostError, UsageError
 
 if TYPE_CHECKING:
     from firelane.engine_config import EngineConfig, HostsConfig
     from firelane.options import Values
 
 MODULE = "firelane.engine.process.headless"
-GROUP_ENDED = 75
-"""Exit code of a host that may attach again (backends.cpu.ranks.follow.GroupEndedError)."""
+GROUP_ENDED = PeerLostError.exit_code
+"""Of a host that may attach again."""
 FIRST_DELAY_S, MOST_DELAY_S, SOUND_S = 0.1, 5.0, 30.0
 """Waits before a host attaches again: they double while it does not live for SOUND_S."""
 END_S = 5.0

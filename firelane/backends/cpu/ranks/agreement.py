@@ -9,7 +9,7 @@ from pathlib import Path
 import firelane
 from firelane import env
 from firelane.backends.cpu.native import MOST_IN_FLIGHT
-from firelane.backends.cpu.ranks.hosts.attach import Hello, compared_options
+from firelane.backends.cpu.ranks.hosts.attach import HostFacts, compared_options
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import UsageError
 from firelane.native import machine
@@ -53,10 +53,10 @@ def _row_groups(program: Program) -> list[int]:
     return [row_group(op.weight.k, op.segments) for op in linears]
 
 
-def hello_of(model_dir: Path, program: Program, config: ExecutorConfig) -> Hello:
+def facts_of_host(model_dir: Path, program: Program, config: ExecutorConfig) -> HostFacts:
     """This host's account of itself. program: the whole model's, as the loader has it."""
     assert config.hosts is not None
-    return Hello(
+    return HostFacts(
         version=firelane.__version__,
         host=config.hosts.own,
         hosts=config.hosts.count,

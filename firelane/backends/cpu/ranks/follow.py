@@ -12,20 +12,13 @@ from firelane import env
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.ranks.agreement import check_group
-from firelane.backends.cpu.ranks.hosts.attach import LinkBrokenError
 from firelane.backends.cpu.ranks.hosts.engine_host import EngineHost
 from firelane.backends.cpu.ranks.interconnect import leader_of
 from firelane.backends.ranks.leader import Leader
 from firelane.contract import ProgressCallback, StepInputs
 from firelane.engine_config import ExecutorConfig
-from firelane.errors import FirelaneError
+from firelane.errors import FirelaneError, PeerLostError
 from firelane.program.program import Program
-
-
-class GroupEndedError(FirelaneError):
-    """The group is no more, or its first host is not there: to attach again may help."""
-
-    exit_code = 75
 
 
 def follow_group(
@@ -37,7 +30,7 @@ def follow_group(
 ) -> None:
     """Run the ranks of this host until the group ends. on_loaded: called once, before the first step.
 
-    Raises GroupEndedError, and what loader.load_for() does.
+    Raises PeerLostError when the group has ended, and what loader.load_for() does.
     """
     assert config.hosts is not None
     settings, hosts = env.read(), check_group(program, config)
@@ -52,9 +45,7 @@ def follow_group(
             stack.callback(executor.release)
             on_loaded(executor)
             _run(first, leader, executor)
-        except LinkBrokenError as error:
-            raise GroupEndedError(f"host 0 is gone: {error}") from error
-        except GroupEndedError:
+        except PeerLostError:
             raise
         except (FirelaneError, MemoryError) as error:
             first.leave(f"{error}" or "out of memory")
@@ -62,7 +53,7 @@ def follow_group(
 
 
 def _run(first: EngineHost, leader: Leader, executor: CpuExecutor) -> None:
-    """Run the steps of the ranks of this host. Raises GroupEndedError when the group has ended."""
+    """Run the steps of the ranks of this host. Raises PeerLostError when the group has ended."""
     why: list[str] = []
 
     def end(reason: str) -> None:
@@ -78,8 +69,8 @@ def _run(first: EngineHost, leader: Leader, executor: CpuExecutor) -> None:
             while True:
                 first.receive_step(inputs, executor.state)
                 leader.hand_out(inputs, executor.state)
-        except LinkBrokenError as error:
-            why.append(f"host 0 is gone: {error}")
+        except PeerLostError as error:
+            why.append(str(error))
             executor.end_group()
 
     leader.await_ready(end)
@@ -90,4 +81,4 @@ def _run(first: EngineHost, leader: Leader, executor: CpuExecutor) -> None:
     executor.end_group()
     first.hang_up()
     steps.join()
-    raise GroupEndedError(why[0] if why else "a link to another host broke")
+    raise PeerLostError(why[0] if why else "a link to another host broke")

@@ -15,8 +15,7 @@ from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.interconnect import CpuInterconnect, Programs, Share
 from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
-from firelane.backends.cpu.ranks.agreement import check_integer_rows, hello_of
-from firelane.backends.cpu.ranks.hosts.attach import LinkBrokenError
+from firelane.backends.cpu.ranks.agreement import check_integer_rows, facts_of_host
 from firelane.backends.cpu.ranks.hosts.others import OtherHosts
 from firelane.backends.cpu.ranks.pages import pages_of, states_of
 from firelane.backends.ranks.leader import Leader
@@ -24,7 +23,7 @@ from firelane.backends.ranks.member import limits_of
 from firelane.backends.ranks.process import RankProcess
 from firelane.contract import SlotState, StepInputs, StepLimits
 from firelane.engine_config import ExecutorConfig
-from firelane.errors import UsageError
+from firelane.errors import MachineError, UsageError
 from firelane.parallel.hosts import HostLayout
 from firelane.program.program import Program
 
@@ -41,7 +40,7 @@ def usable_cores() -> set[int]:
 class MemoryInterconnect(CpuInterconnect):
     """The ranks of one host meet in shared memory (RankLink); `others` brings it to other hosts."""
 
-    lost_errors = (LinkBrokenError,)
+    lost_errors = (MachineError,)
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class MemoryInterconnect(CpuInterconnect):
             check_integer_rows(whole, self._hosts.ranks, list(programs.values()))
         if config.hosts is None:
             return None
-        found = self._others.attach(hello_of(self._model_dir, whole, config))
+        found = self._others.attach(facts_of_host(self._model_dir, whole, config))
         spans = programs[self._rank].spans
         return StepLimits(**found, spans=spans, kv_cache_code=config.kv_cache_code) if found else None
 
@@ -135,7 +134,7 @@ class MemoryInterconnect(CpuInterconnect):
         assert self.executor is not None
         try:
             self._others.hand_out(inputs, state)
-        except LinkBrokenError:
+        except MachineError:
             self.end("")
             raise
         self.link.ring.write(inputs)

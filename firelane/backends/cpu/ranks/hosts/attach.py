@@ -1,49 +1,37 @@
-"""Attaching of hosts to a group of ranks: both sides prove that they know the group's secret, then compare
-what has to be the same on all of them.
+"""Attaching of hosts to a group of ranks: both sides prove that they know the group's secret (link.proof),
+then compare what has to be the same on all of them.
 
-Messages are JSON behind their length. Nothing is parsed of a peer that has not proved itself; what follows
-the proof is neither encrypted nor signed, so the hosts need a network that nobody else can write to.
+What follows the proof is neither encrypted nor signed, so the hosts need a network that nobody else can write
+to.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
-import secrets
-import select
 import socket
-import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 
 from firelane import env, storage
 from firelane.engine_config import ExecutorConfig, HostsConfig
-from firelane.errors import MachineError, UsageError
+from firelane.errors import MachineError, PeerLostError, UsageError
+from firelane.link.greeting import Challenge, facts_of
+from firelane.link.line import Line
+from firelane.link.proof import Secret, accept, admit, answer, greet
 from firelane.link.tcp import watch_peer
 
-MAGIC = b"firelane ranks 1"
-NONCE_BYTES = 32
-REFUSAL = bytes(hashlib.sha256().digest_size)
+PROTOCOL = 2
 PROOF_S = 10.0
 """For a peer to prove itself."""
+SECRET_OPTIONS = "--cluster-key-file, or FIRELANE_CLUSTER_KEY"
 RETRY_S = 0.05
-MOST_MESSAGE_BYTES = 1 << 20
 DEAD_S = 10
 """Until a peer that acknowledges nothing counts as gone."""
-LENGTH = struct.Struct("<I")
-MessageT = TypeVar("MessageT")
 
 
-class LinkBrokenError(MachineError):
-    """A peer that has gone, or was never there."""
-
-
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that a host says of itself. model: a digest of its checkpoint's content; program: of what it makes
     of it; options: as they are given; port: where it takes connections from ranks of other hosts."""
 
@@ -58,21 +46,11 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
 
 
-class WireHello(msgspec.Struct, frozen=True, kw_only=True):
-    """A connection's wire and group."""
+class WireFacts(msgspec.Struct, frozen=True):
+    """A connection's wire and group; both are "" where a host attaches."""
 
-    group: str
-    wire: str
-
-
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    why: str
-
-
-class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """group: a name that this life of the group alone has."""
-
-    group: str
+    group: str = ""
+    wire: str = ""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,71 +72,13 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-class HostSocket:
-    """A connection between two hosts that have proved themselves. Owns the socket."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        watch_peer(sock, DEAD_S)
-
-    @property
-    def address(self) -> str:
-        """The peer's."""
-        with suppress(OSError):
-            return self.sock.getpeername()[0]
-        return "an unknown address"
-
-    def send(self, message: msgspec.Struct) -> None:
-        self.send_bytes(_framed(message))
-
-    def send_bytes(self, data: bytes) -> None:
-        """Raises LinkBrokenError, like all that follow."""
-        try:
-            self.sock.sendall(data)
-        except OSError as error:
-            raise LinkBrokenError(f"{self.address}: {error.strerror or error}") from error
-
-    def receive(self, kind: type[MessageT]) -> MessageT:
-        (length,) = LENGTH.unpack(self.receive_bytes(LENGTH.size))
-        if length > MOST_MESSAGE_BYTES:
-            raise LinkBrokenError(f"{self.address} sends what no host of a group would")
-        try:
-            return msgspec.json.decode(self.receive_bytes(length), type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise LinkBrokenError(f"{self.address} sends what no host of a group would: {error}") from error
-
-    def receive_bytes(self, count: int) -> bytearray:
-        data = bytearray(count)
-        view, have = memoryview(data), 0
-        while have < count:
-            try:
-                more = self.sock.recv_into(view[have:])
-            except OSError as error:
-                raise LinkBrokenError(f"{self.address}: {error.strerror or error}") from error
-            if not more:
-                raise LinkBrokenError(f"{self.address} has closed the connection")
-            have += more
-        return data
-
-    @property
-    def has_news(self) -> bool:
-        """Whether the peer has said something, or is gone."""
-        return bool(select.select([self.sock], [], [], 0)[0])
-
-    def close(self) -> None:
-        """Idempotent. Whoever waits for the peer waits no longer."""
-        with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
-
-
 class Listener:
-    """The place where one host takes connections of others. stranger: address of the last peer that had
-    another secret."""
+    """The place where one host takes connections of others. refusal: of the last peer that was refused, in
+    words for people."""
 
     def __init__(self, address: str, port: int, key: bytes) -> None:
         """port: 0 takes a free one. Raises MachineError."""
-        self._key, self.stranger = key, ""
+        self._secret, self.refusal = Secret(key, PROTOCOL), ""
         try:
             family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
             self._sock = socket.create_server((address, port), family=family, backlog=64)
@@ -169,77 +89,68 @@ class Listener:
             ) from error
         self.port: int = self._sock.getsockname()[1]
 
-    def accept(self, deadline_s: float) -> HostSocket:
-        """The next peer that proves itself. deadline_s: on the monotonic clock. Raises TimeoutError."""
+    def accept(self, deadline_s: float) -> tuple[Line, WireFacts]:
+        """The next peer that proves itself, which is named by its address. deadline_s: on the monotonic
+        clock. Raises TimeoutError."""
         while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             self._sock.settimeout(left_s)
             sock, peer = self._sock.accept()
+            line = _line(sock, peer[0])
             try:
-                return _proved(sock, self._key, leads=True)
-            except LinkBrokenError:
-                sock.close()
-            except UsageError:
-                self.stranger = peer[0]
-                sock.close()
+                guest = admit(line, self._secret, None)
+                wire = facts_of(guest.hello, WireFacts)
+                accept(line, self._secret, guest, None)
+            except (PeerLostError, TimeoutError) as error:
+                line.close()
+                if isinstance(error, PeerLostError) and not error.is_passing:
+                    self.refusal = f"; one at {peer[0]} was refused: {error} ({SECRET_OPTIONS})"
+                continue
+            line.deadline_s = None
+            return line, wire
 
     def close(self) -> None:
         self._sock.close()
 
 
 def connect(
-    address: str, port: int, key: bytes, deadline_s: float, check: Callable[[], None] = lambda: None
-) -> HostSocket:
-    """A connection to a Listener. check: called now and then, raises what ends the wait. Raises UsageError
-    where the peer has another secret, LinkBrokenError where nobody is there before the deadline."""
+    place: tuple[str, int],
+    key: bytes,
+    deadline_s: float,
+    wire: WireFacts,
+    check: Callable[[], None] = lambda: None,
+) -> Line:
+    """A connection to a Listener, named by its address. check: called now and then, raises what ends the
+    wait. Raises UsageError where the peer refuses this host or has another secret, PeerLostError where nobody
+    is there before the deadline."""
     why: Exception | str = "nobody was there"
     while (left_s := deadline_s - time.monotonic()) > 0:
-        sock = None
+        line = None
         try:
-            sock = socket.create_connection((address, port), timeout=min(left_s, PROOF_S))
-            return _proved(sock, key, leads=False)
-        except (OSError, LinkBrokenError) as error:
+            line = _line(socket.create_connection(place, timeout=min(left_s, PROOF_S)), place[0])
+            secret = Secret(key, PROTOCOL)
+            answer(line, secret, greet(line, secret, line.receive(Challenge), wire))
+            line.deadline_s = None
+            return line
+        except (OSError, PeerLostError) as error:
             why = error
-            if sock is not None:
-                sock.close()
+            if line is not None:
+                line.close()
+            if isinstance(error, PeerLostError) and not error.is_passing:
+                raise UsageError(f"{place[0]}: {error} ({SECRET_OPTIONS})") from error
             check()
             time.sleep(min(RETRY_S, left_s))
-        except UsageError:
-            if sock is not None:
-                sock.close()
-            raise
-    raise LinkBrokenError(f"unable to reach {address}:{port} ({why})")
+    raise PeerLostError(f"unable to reach {place[0]}:{place[1]} ({why})")
 
 
-def _proved(sock: socket.socket, key: bytes, *, leads: bool) -> HostSocket:
-    """The peer's connection once both sides have shown that they know the key."""
-    sock.settimeout(PROOF_S)
-    made, own = HostSocket(sock), secrets.token_bytes(NONCE_BYTES)
-    made.send_bytes(MAGIC + own)
-    if bytes(made.receive_bytes(len(MAGIC))) != MAGIC:
-        raise LinkBrokenError(f"{made.address} is no host of a group of this version")
-    theirs = bytes(made.receive_bytes(NONCE_BYTES))
-    nonces = own + theirs if leads else theirs + own
-
-    def proof(role: bytes) -> bytes:
-        return hmac.new(key, role + nonces, hashlib.sha256).digest()
-
-    if not leads:
-        made.send_bytes(proof(b"follows"))
-    found = made.receive_bytes(len(REFUSAL))
-    if not hmac.compare_digest(found, proof(b"follows" if leads else b"leads")):
-        if leads:
-            made.send_bytes(REFUSAL)
-        raise UsageError(
-            f"{made.address} has another secret: give all hosts the same --cluster-key-file, or "
-            "FIRELANE_CLUSTER_KEY"
-        )
-    if leads:
-        made.send_bytes(proof(b"leads"))
-    sock.settimeout(None)
-    return made
+def _line(sock: socket.socket, address: str) -> Line:
+    """For a peer that is about to prove itself."""
+    watch_peer(sock, DEAD_S)
+    line = Line(sock, address)
+    line.deadline_s = time.monotonic() + PROOF_S
+    return line
 
 
 def cluster_key(hosts: HostsConfig, settings: env.Environment) -> bytes:
@@ -281,7 +192,7 @@ _SAME = {
 """Fields of Hello that have to be the same on all hosts, and what to say where they are not."""
 
 
-def difference(leader: Hello, other: Hello) -> str:
+def difference(leader: HostFacts, other: HostFacts) -> str:
     """The first thing that is not the same on both, and what to do; "" where all is."""
     if other.version == leader.version and other.hosts == leader.hosts:
         if not 0 < other.host < leader.hosts:
@@ -297,8 +208,3 @@ def difference(leader: Hello, other: Hello) -> str:
         if ours != theirs:
             return f"host {other.host} {text.format(ours=ours, theirs=theirs)}"
     return ""
-
-
-def _framed(message: msgspec.Struct) -> bytes:
-    data = msgspec.json.encode(message)
-    return LENGTH.pack(len(data)) + data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from firelane.backends.cpu.link import LinkSizes, RankWires
-from firelane.backends.cpu.ranks.hosts.attach import Hello
+from firelane.backends.cpu.ranks.hosts.attach import HostFacts
 from firelane.contract import SlotState, StepInputs, StepLimits
 from firelane.native.host_memory import available_bytes
 
@@ -15,7 +15,7 @@ class OtherHosts:
 
     weights_bytes = kv_bytes = 0
 
-    def attach(self, mine: Hello) -> Mapping[str, int]:
+    def attach(self, mine: HostFacts) -> Mapping[str, int]:
         """Wait until all are there, and are like this one, which is `mine`. Returns the fields of StepLimits
         that the engine's host has found, if this is another one. Raises MachineError, UsageError."""
         del mine
@@ -37,7 +37,7 @@ class OtherHosts:
         leaves later. Raises MachineError."""
 
     def hand_out(self, inputs: StepInputs, state: SlotState) -> None:
-        """Have them run a step. Raises LinkBrokenError."""
+        """Have them run a step. Raises MachineError."""
 
     def close(self) -> None:
         """Idempotent."""

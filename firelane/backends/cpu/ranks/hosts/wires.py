@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from firelane.backends.cpu.link import RankWires
-from firelane.backends.cpu.ranks.hosts.attach import HostSocket, LinkBrokenError, Listener, WireHello, connect
+from firelane.backends.cpu.ranks.hosts.attach import Listener, WireFacts, connect
 from firelane.errors import MachineError
+from firelane.link.line import Line
 from firelane.parallel.hosts import HostLayout, Wire
 
 CHECK_S = 1.0
@@ -20,7 +21,7 @@ class HostWires:
 
     def __init__(self, hosts: HostLayout, host: int, group: str) -> None:
         self._hosts, self._host, self._group = hosts, host, group
-        self._sockets: dict[Wire, HostSocket] = {}
+        self._lines: dict[Wire, Line] = {}
 
     def open(
         self,
@@ -35,44 +36,34 @@ class HostWires:
         wanted = {wire: self._other(wire) for wire in self._hosts.wires() if self._touches(wire)}
         for wire, other in wanted.items():
             if other < self._host:
-                sock = connect(*addresses[other], key, deadline_s, check)
-                sock.send(WireHello(group=self._group, wire=str(wire)))
-                self._sockets[wire] = sock
+                facts = WireFacts(self._group, str(wire))
+                self._lines[wire] = connect(addresses[other], key, deadline_s, facts, check)
         missing = {str(wire): wire for wire, other in wanted.items() if other > self._host}
         while missing:
             assert listener is not None
             try:
-                sock = listener.accept(min(deadline_s, time.monotonic() + CHECK_S))
+                line, facts = listener.accept(min(deadline_s, time.monotonic() + CHECK_S))
             except TimeoutError:
                 check()
                 if time.monotonic() < deadline_s:
                     continue
                 raise MachineError(f"no connection for the {min(missing)} was made in time") from None
-            wire = missing.pop(self._wire_of(sock), None)
-            if wire is None:
-                sock.close()
+            wire = missing.pop(facts.wire, None) if facts.group == self._group else None
+            if wire is None:  # of another group, or of a host that attaches too late
+                line.close()
             else:
-                self._sockets[wire] = sock
+                self._lines[wire] = line
 
     def of_ranks(self) -> Mapping[int, RankWires]:
         """Descriptors, by rank of this host."""
         return {rank: self._of(rank) for rank in self._hosts.ranks_of(self._host)}
 
-    def _wire_of(self, sock: HostSocket) -> str:
-        """Name of the wire that a connection is for; "" of another group's, or of a host that attaches too
-        late."""
-        try:
-            hello = sock.receive(WireHello)
-        except LinkBrokenError:
-            return ""
-        return hello.wire if hello.group == self._group else ""
-
     def close(self) -> None:
-        for sock in self._sockets.values():
-            sock.close()
+        for line in self._lines.values():
+            line.close()
 
     def _of(self, rank: int) -> RankWires:
-        fds = {wire: sock.sock.fileno() for wire, sock in self._sockets.items() if rank in wire.ranks}
+        fds = {wire: line.fileno() for wire, line in self._lines.items() if rank in wire.ranks}
         mail = {wire.ranks: fd for wire, fd in fds.items() if wire.kind == "mail"}
         return RankWires(
             peers={sum(wire.ranks) - rank: fd for wire, fd in fds.items() if wire.kind == "sum"},
