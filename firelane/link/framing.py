@@ -13,6 +13,7 @@ MAX_FRAME_BYTES = 64 << 20
 FrameT = TypeVar("FrameT")
 Buffer = bytes | bytearray | memoryview
 
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -45,7 +46,8 @@ class FrameReader(Generic[FrameT]):
         """The frames completed by `data`. Raises FrameError on an oversized or undecodable frame."""
         if not self._buffer:
             frames, end = self._cut(data)
-            self._buffer += data[end:]
+            if end < len(data):
+                self._buffer += data[end:]
             return frames
         self._buffer += data
         frames, end = self._cut(self._buffer)
@@ -53,16 +55,23 @@ class FrameReader(Generic[FrameT]):
         return frames
 
     def _cut(self, data: bytes | bytearray) -> tuple[list[FrameT], int]:
-        """The whole frames at the beginning, and where they end."""
+        """The whole frames at the beginning, and where they end. Called for each read of a connection: it
+        calls nothing of its own where all is well."""
         frames: list[FrameT] = []
-        start, count = 0, len(data)
+        start, count, decode_body = 0, len(data), self._decoder.decode
         with memoryview(data) as view:
             while count - start >= LENGTH_BYTES:
                 body = start + LENGTH_BYTES
-                end = body + checked_length(view[start:body], self._max_frame_bytes)
+                length = int.from_bytes(view[start:body], "little")
+                end = body + length
+                if length > self._max_frame_bytes:
+                    raise _too_long(length, self._max_frame_bytes)
                 if end > count:
                     break
-                frames.append(decode(self._decoder, view[body:end]))
+                try:
+                    frames.append(decode_body(view[body:end]))
+                except UNDECODABLE as error:
+                    raise _no_message(length, error) from error
                 start = end
         return frames, start
 
@@ -80,7 +89,7 @@ def checked_length(header: Buffer, most_bytes: int) -> int:
     """The bytes of a frame's message. Raises FrameError where they are more than most_bytes."""
     length = int.from_bytes(header, "little")
     if length > most_bytes:
-        raise FrameError(f"frame of {length} bytes is over the limit of {most_bytes}: not a Firelane peer?")
+        raise _too_long(length, most_bytes)
     return length
 
 
@@ -88,5 +97,13 @@ def decode(decoder: msgspec.msgpack.Decoder[FrameT], body: Buffer) -> FrameT:
     """Raises FrameError."""
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"undecodable frame of {len(body)} bytes: {error}") from error
+    except UNDECODABLE as error:
+        raise _no_message(len(body), error) from error
+
+
+def _too_long(length: int, most_bytes: int) -> FrameError:
+    return FrameError(f"frame of {length} bytes is over the limit of {most_bytes}: not a Firelane peer?")
+
+
+def _no_message(length: int, error: Exception) -> FrameError:
+    return FrameError(f"undecodable frame of {length} bytes: {error}")
