@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from firelane.backends.ranks import process as rank_process
 from firelane.backends.ranks import words
-from firelane.backends.ranks.process import RankProcess
+from firelane.backends.ranks.process import RankEndedError, RankProcess
 from firelane.backends.ranks.worker import LeaderSocket
 from firelane.contract import GivenBack
-from firelane.errors import KilledError, MachineError, PeerLostError
+from firelane.errors import KilledError, MachineError
 from tests.parallel.rank_scripts import LOADS, MODULE, READY, SIZES, rested, say, task
 
 
@@ -101,7 +101,7 @@ def test_a_rank_that_ends_where_all_meet_is_seen_by_a_look(monkeypatch) -> None:
         made.check()
         made.order(0)
         made.ending()
-        with pytest.raises(PeerLostError, match=r"ended \(SIGKILL\) while it was loading"):
+        with pytest.raises(RankEndedError, match=r"ended \(SIGKILL\) while it was loading"):
             made.check()
 
 

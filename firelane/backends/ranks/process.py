@@ -27,7 +27,7 @@ from firelane.backends.ranks.words import (
 from firelane.child_process import Child
 from firelane.child_process.ending import is_own_doing
 from firelane.contract import GivenBack
-from firelane.errors import KilledError, MachineError, PeerLostError
+from firelane.errors import KilledError, MachineError
 
 HELLO_S = 60.0
 """Until a rank that was started has to be there."""
@@ -37,6 +37,10 @@ REAPED_S = 30.0
 """Until the system has ended a process whose socket it has closed: a busy one takes its time."""
 STOPPED_S = 1.0
 """Between two looks at whether a rank that says nothing is stopped."""
+
+
+class RankEndedError(MachineError):
+    """A rank that has ended while others may be waiting for it."""
 
 
 def _compiler() -> tuple[int, ...]:
@@ -89,14 +93,14 @@ class RankProcess:
         self._is_loaded = True
 
     def check(self) -> None:
-        """Raises PeerLostError where it has said that it is loaded, and has ended before await_ready()."""
+        """Raises RankEndedError where it has said that it is loaded, and has ended before await_ready()."""
         if not self._is_loaded or not self._child.has_ended:
             return
         try:
             self._expect(READY, "while it was loading")
         except MachineError as error:
-            raise PeerLostError(str(error)) from error
-        raise PeerLostError(f"{self.name} {self.ending()}")
+            raise RankEndedError(str(error)) from error
+        raise RankEndedError(f"{self.name} {self.ending()}")
 
     def await_ready(self) -> None:
         """Raises MachineError where it has ended, or is not there after HELLO_S."""

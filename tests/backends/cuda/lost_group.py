@@ -10,7 +10,7 @@ from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
-from firelane.errors import PeerLostError
+from firelane.backends.ranks.process import RankEndedError
 from tests.backends.cuda import interpreter
 from tests.backends.cuda.lean import lean
 from tests.backends.cuda.test_cuda_rank_group import group_of
@@ -23,7 +23,7 @@ def main(directory: Path) -> None:
     try:
         with lean(), group_of(directory, module=LOST, tensor_parallel_size=2):
             print("all ranks have met", flush=True)
-    except PeerLostError as error:
+    except RankEndedError as error:
         print(error, flush=True)
     os._exit(0)  # a thread waits for the lost rank
 

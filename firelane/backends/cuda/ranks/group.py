@@ -125,7 +125,7 @@ def _watching(
     processes: Sequence[RankProcess], work: Callable[[], CudaExecutor], *, until: threading.Event
 ) -> CudaExecutor:
     """The result of `work`, which runs in another thread, for where ranks meet PyTorch waits for all of them
-    without an end. `until`: see in_background. Raises PeerLostError as soon as one has ended."""
+    without an end. `until`: see in_background. Raises RankEndedError as soon as one has ended."""
     running = in_background(work, name="load", until=until)
     while not wait([running], POLL_S).done:
         for process in processes:
