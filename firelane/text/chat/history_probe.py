@@ -18,6 +18,7 @@ Write = Callable[[Messages, list[Message], HistoryShape], str]
 _Talk = tuple[Messages, list[Message]]
 """Messages, and the tools that go with them."""
 SHORT_IDS = ("abcdefghi", "abcdefghj")
+FEW_CHARS = ("c1", "c2")
 LONG_IDS = ("call_0123456789abcdef", "call_fedcba9876543210")
 _MARK = re.compile(r"mark[a-z]+")
 _CALL_OPTIONS = ("named", "results_end", "one_call", "content_apart", "filled")
@@ -69,7 +70,8 @@ def find_shape(write: Write) -> HistoryShape:
     if shape.leads:
         ended = _talks([_system("marklead"), *talk[:-1]], [_system("marklead"), *talk])
         shape = _best(write, [shape, replace(shape, asked_last=True)], ended)
-    shape = _best(write, [shape, replace(shape, short_ids=True)], _talks(_called(LONG_IDS)))
+    ids = _talks(_called(LONG_IDS), _called(FEW_CHARS))
+    shape = _best(write, [shape, replace(shape, short_ids=True)], ids)
     named = _talks(_called(LONG_IDS, name="markname"))
     shape = _best(write, [shape, replace(shape, named_ids=True)], named)
     thought = [talk[0], _called(SHORT_IDS)[1] | {THOUGHT: "markthought"}, *talk[2:-1]]
