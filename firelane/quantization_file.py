@@ -45,7 +45,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _section(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As config.json would say it; {} where no weights are quantised."""
+    """The section as config.json would say it; {} where no weights are quantised."""
     algorithm = found.get("quant_algo")
     if not algorithm:
         return {}

@@ -1,6 +1,5 @@
-"""What a request may ask the answer's text to match: OpenAI's `response_format`, vLLM's
-`structured_outputs`.
-"""
+"""Formats that a request may ask the answer's text to match: OpenAI's `response_format`, vLLM's
+`structured_outputs`."""
 
 from __future__ import annotations
 

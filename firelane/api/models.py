@@ -1,4 +1,4 @@
-"""What a server says of itself, and POST /tokenize and /detokenize."""
+"""Types of a server's words about itself, and of POST /tokenize and /detokenize."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class RunOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Of Workers AI. rejectIfBusy: answer 429 rather than wait for a free place in the engine."""
+    """Options of Workers AI. rejectIfBusy: answer 429 rather than wait for a free place in the engine."""
 
     reject_if_busy: bool | None = msgspec.field(name="rejectIfBusy", default=None)
 

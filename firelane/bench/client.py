@@ -38,7 +38,7 @@ class Recording:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one request got. `error` is "" when it succeeded; the rest is meaningful only then.
+    """The outcome of one request. `error` is "" when it succeeded; the rest is meaningful only then.
 
     `start_s`: by a clock of its own. `token_times_s`: arrival of each event that carried text (the answer's
     end if none did), from the start. `total_s`: until the connection's end.

@@ -137,7 +137,7 @@ class DisaggRun:
         return len(self.clients) < self._expected or not all(one.has_ended for one in self.clients)
 
     def _change_role(self, engine: SimulatedEngine, role: Role) -> None:
-        """As roles.change_role does."""
+        """Change the role of an engine, as roles.change_role does."""
         engine.role = role
         if role == "prefill":
             for flight in engine.take_back():
@@ -153,7 +153,7 @@ class DisaggRun:
         self._send(InFlight(request, client))
 
     def _send(self, flight: InFlight) -> None:
-        """As ReplicaSet does."""
+        """Send a request, as ReplicaSet does."""
         takers = [engine for engine in self._engines if flight.id not in engine.leaving]
         route = self._router.route(flight, takers)
         assert route is not None
@@ -170,7 +170,7 @@ class DisaggRun:
         self._later(lambda: self._deliver(engine, frame))
 
     def _deliver(self, engine: SimulatedEngine, frame: StepFrame) -> None:
-        """As EngineLink does."""
+        """Deliver a step's tokens, as EngineLink does."""
         now_s = self.timeline.now_s
         for request_id, token in zip(frame.ids, frame.tokens, strict=True):
             flight = engine.flights.get(request_id)

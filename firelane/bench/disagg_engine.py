@@ -108,7 +108,7 @@ class SimulatedEngine:
         self._count()
 
     def _count(self) -> None:
-        """As EngineLink does."""
+        """Count the load, as EngineLink does."""
         self.prefill_tokens = self._load.left(self._timeline.now_s, self.token_ms)
 
     def _wake(self) -> None:

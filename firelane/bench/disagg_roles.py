@@ -64,7 +64,7 @@ class SimulatedRoles:
 
 
 def measured(clients: Sequence[Answered], since_s: float, until_s: float) -> Measurement:
-    """Of all tokens in that time."""
+    """The measurement of all tokens in that time."""
     ttfts: list[float] = []
     gaps: list[float] = []
     prompts = outputs = 0

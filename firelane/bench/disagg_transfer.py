@@ -32,8 +32,8 @@ class _Pull:
 
 
 class SimulatedTransfer:
-    """See KVTransfer. Pages are found in the peers' own caches, when a pull begins and when it ends. peers:
-    by engine_id, shared by all engines of a simulation."""
+    """A KVTransfer in simulated time. Pages are found in the peers' own caches, when a pull begins and when
+    it ends. peers: by engine_id, shared by all engines of a simulation."""
 
     def __init__(
         self,

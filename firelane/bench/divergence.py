@@ -44,8 +44,8 @@ SLAB_NUMBERS = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Of the second model from the first, in nats; perplexities of both. top1: share of places at which the
-    most likely token is the same."""
+    """Divergence of the second model from the first, in nats; perplexities of both. top1: share of places at
+    which the most likely token is the same."""
 
     tokens: int
     mean_kl: float
@@ -89,7 +89,7 @@ class _Model:
         self.hidden = np.concatenate(found)
 
     def logits(self, first: int, last: int) -> F32:
-        """Of places first .. last - 1: [places, vocabulary]."""
+        """Logits of places first .. last - 1: [places, vocabulary]."""
         hidden, weight, head = self.hidden[first:last], self.head.weight, self.head
         step = max(1, SLAB_NUMBERS // weight.k)
         slabs = (range(at, min(at + step, weight.rows)) for at in range(0, weight.rows, step))
@@ -134,7 +134,7 @@ def _log_softmax(logits: F32) -> F64:
 
 
 def hidden_states(executor: Executor, tokens: Sequence[int]) -> F32:
-    """Of each position of a prompt: [tokens, width]."""
+    """Hidden states of each position of a prompt: [tokens, width]."""
     recorder = _Recorder(executor)
     channel = _OneRequest(np.asarray(tokens, "<i4"))
     core = EngineCore(cast(Executor, recorder), channel, prefix_cache=False)

@@ -49,7 +49,7 @@ class EngineGenerator:
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> EngineGenerator:
-        """Of `config.model_dir`. Raises what loading raises."""
+        """Load the model of `config.model_dir`. Raises what loading raises."""
         return cls(read_program(config), load_executor(config, progress), prefix_cache=config.prefix_cache)
 
     @property

@@ -58,14 +58,14 @@ def run_host(model: str | None, load: HostLoad, *, json_file: Path | None) -> in
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What makes text of random ids."""
+    """A vocabulary that makes text of random ids."""
 
     size: int
     decode: Callable[[list[int]], str]
 
 
 def read_vocabulary(directory: Path) -> Vocabulary:
-    """Of the model in `directory`."""
+    """The vocabulary of the model in `directory`."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))

@@ -67,7 +67,7 @@ class Workload:
         return [[rng.randrange(10, last) for _ in range(self.prompt_tokens)] for _ in range(self.sequences)]
 
     def cost(self, program: Program) -> Cost:
-        """Of the steps whose time is counted: full prefill steps, then decode steps of all sequences
+        """Cost of the steps whose time is counted: full prefill steps, then decode steps of all sequences
         together."""
         total = Cost()
         if self.counted != "later":
@@ -120,7 +120,7 @@ def _decode_step(sequences: int, context: int) -> StepShape:
 
 
 class Generator(Protocol):
-    """What runs a workload: an engine without prefix cache."""
+    """A runner of workloads: an engine without prefix cache."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -175,7 +175,7 @@ def choose(names: Sequence[str] | None) -> list[Workload]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Of one run; `too_long` names the workloads that the model has too few positions for."""
+    """Figures of one run; `too_long` names the workloads that the model has too few positions for."""
 
     model: str
     limits: Limits

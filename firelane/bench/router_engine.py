@@ -107,7 +107,7 @@ class SimulatedEngine:
         self.prefill_tokens += tokens
 
     def _count(self, now_s: float) -> None:
-        """As EngineLink does with each frame."""
+        """Count the load, as EngineLink does with each frame."""
         self.prefill_tokens = self._work.left(self._waiting_tokens, now_s, self.token_ms)
 
     def begin(self, now_s: float) -> float:
@@ -129,7 +129,7 @@ class SimulatedEngine:
         return ended
 
     def _admit(self) -> None:
-        """As many as the cache has room for, one at least."""
+        """Admit as many requests as the cache has room for, one at least."""
         running = len(self._prefilling) + len(self._decoding)
         while self._waiting and running < self.speed.max_num_seqs:
             tokens = self._waiting[0].tokens

@@ -26,7 +26,7 @@ class Objectives:
 
     @classmethod
     def read(cls, pairs: Sequence[str]) -> Objectives:
-        """Of words such as "ttft:500". Raises UsageError."""
+        """Objectives from words such as "ttft:500". Raises UsageError."""
         found: dict[str, float] = {}
         for pair in pairs:
             name, _, value = pair.partition(":")
@@ -57,7 +57,7 @@ class Objectives:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Of many values; nan of none. percentiles: by percent, interpolated between neighbours."""
+    """Statistics of many values; nan of none. percentiles: by percent, interpolated between neighbours."""
 
     mean: float
     std: float
@@ -80,9 +80,8 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Of one run. Rates are per second of wall time. goodput_per_s: None where nothing was asked for.
-    most_tokens_per_s: in the best second; most_running: requests at a time.
-    """
+    """Summary of one run. Rates are per second of wall time. goodput_per_s: None where nothing was asked for.
+    most_tokens_per_s: in the best second; most_running: requests at a time."""
 
     seconds: float
     completed: int

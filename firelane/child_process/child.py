@@ -24,7 +24,7 @@ Streams = tuple[int | None, int | None, int | None]
 INHERITED: Streams = (None, None, None)
 SILENT: Streams = (subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL)
 LOOK_EVERY_S = 0.01
-"""Where a system does not tell the end of a process to a wait of limited time."""
+"""Seconds between two looks, on systems that cannot wait for a process with a time limit."""
 
 
 def no_process(what: str, error: OSError) -> MachineError:
@@ -101,9 +101,8 @@ class Child:
         leads_group: bool = False,
         kind: socket.SocketKind = socket.SOCK_STREAM,
     ) -> tuple[Child, socket.socket]:
-        """As `start`, with a module of Firelane, which is the first of `words`; its arguments follow. Its
-        first argument is the descriptor of one end of a socket, see `own.as_child`. Returns the other end,
-        too."""
+        """Start a module of Firelane, which is the first of `words`; its arguments follow. Its first argument
+        is the descriptor of one end of a socket, see `own.as_child`. Returns the other end, too."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         with contextlib.ExitStack() as on_error, theirs:
             on_error.enter_context(ours)
@@ -170,14 +169,14 @@ class Child:
         return self.why_killed or in_words(self.end(None))
 
     def is_stopped(self) -> bool:
-        """As ProcessState; False of another process's child."""
+        """Whether the process is stopped, as ProcessState tells; False of another process's child."""
         flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         with contextlib.suppress(ChildProcessError):
             return self.pid > 0 and os.waitid(os.P_PID, self.pid, flags) is not None
         return False
 
     def waited_s(self) -> float:
-        """As ProcessState."""
+        """Seconds that the process has waited, as ProcessState tells."""
         return waited_s(self.pid) if self.pid else 0.0
 
     def _signal(self, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""What the return code of a child process tells."""
+"""Words for the return code of a child process."""
 
 from __future__ import annotations
 

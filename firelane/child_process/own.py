@@ -1,4 +1,4 @@
-"""What a child process does itself: it cannot outlive its parent, nor take all memory."""
+"""Work of a child process on itself: it cannot outlive its parent, nor take all memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def as_child(fd: str) -> socket.socket:
 
 
 def as_grandchild(fd: str) -> socket.socket:
-    """As `as_child`, of a process that outlives the helper which has started it for another one: it ends with
-    the socket."""
+    """Begin, like `as_child`, a process that outlives the helper which has started it for another one: it
+    ends with the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sock = socket.socket(fileno=int(fd))
     if not has_parent(sock.fileno()):
@@ -47,7 +47,8 @@ def has_parent(fd: int) -> bool:
 
 
 def limit_memory(address_bytes: int) -> None:
-    """Of this process, which leaves no core dump either. Systems without such a limit go without."""
+    """Limit the memory of this process, which then leaves no core dump either. Systems without such a limit
+    go without."""
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (address_bytes, address_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

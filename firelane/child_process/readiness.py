@@ -32,7 +32,7 @@ async def ready_on_loop(fd: int, *, is_writing: bool, timeout_s: float | None = 
 
 
 async def ready_here(fd: int, *, is_writing: bool, timeout_s: float | None = None) -> bool:
-    """As `ready_on_loop`, and never waits for an event loop: the calling thread does."""
+    """Wait like `ready_on_loop`, but never for an event loop: the calling thread does."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT if is_writing else select.POLLIN)
     return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

@@ -93,7 +93,7 @@ class Worker:
         return _run(self._ask(None, _HERE))
 
     def ask_here(self, request: Frame) -> bytearray:
-        """As `ask`, for a caller without an event loop."""
+        """Ask like `ask`, for a caller without an event loop."""
         return _run(self._ask(request, _HERE))
 
     async def ask(self, request: Frame) -> bytearray:
@@ -165,7 +165,7 @@ class Worker:
         return answer.body
 
     async def _end(self, error: Exception, limit_s: float, waits: _Waits) -> Exception:
-        """What became of a process that did not answer, which is ended. error: met while the answer was
+        """The error of a process that did not answer, which is ended. error: met while the answer was
         awaited."""
         child = self._drop()
         if child is None:

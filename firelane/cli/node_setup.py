@@ -128,7 +128,7 @@ class NodeReader:
 
     @functools.cached_property
     def _default_budget(self) -> int:
-        """Of the memory that is free before there is any model."""
+        """Bytes of the budget by default, from the memory that is free before there is any model."""
         return int(self._free_bytes() * BUDGET_SHARE)
 
     def _model_of(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> _Model:

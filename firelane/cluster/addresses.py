@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 def parse_address(text: str, default_port: int) -> Address:
-    """Of HOST, HOST:PORT or [HOST]:PORT. Raises UsageError."""
+    """The address in HOST, HOST:PORT or [HOST]:PORT. Raises UsageError."""
     host, sign, port = text.rpartition(":")
     if not sign or text.endswith("]") or (":" in host and not host.startswith("[")):
         host, port = text, str(default_port)

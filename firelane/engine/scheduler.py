@@ -68,7 +68,7 @@ class Scheduler:
         return slots[keep], lengths[keep]
 
     def _group(self, draft: PlanDraft, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of these slots those that have waited longest, as many as leave each stage as many."""
+        """The slots that have waited longest, as many as leave each stage as many."""
         if self._stages == 1:
             return slots
         most = -(-draft.num_decoding() // self._stages)

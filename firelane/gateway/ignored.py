@@ -19,7 +19,7 @@ _LOGGED = re.compile(r"[a-z][a-z0-9_.\[\]]{0,39}")
 
 
 class IgnoredFields:
-    """Of one server."""
+    """Fields that requests to one server had, and that it did not read."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()

@@ -11,9 +11,8 @@ SOON_S, LATER_S = 1.0, 15.0
 
 
 class Trimmer:
-    """Of one server. Many large bodies are followed by few trims: each is SOON_S or LATER_S after a body,
-    whatever comes in between.
-    """
+    """The trimmer of one server's memory. Many large bodies are followed by few trims: each is SOON_S or
+    LATER_S after a body, whatever comes in between."""
 
     def __init__(self, trim: Callable[[], None] = trim_heap) -> None:
         self._trim = trim

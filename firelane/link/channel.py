@@ -118,7 +118,7 @@ class Channel(Generic[FrameT]):
                 return frames
 
     def _receive_some(self) -> bytes:
-        """What descriptors come with ends what one call gives."""
+        """Read some bytes; one call ends where descriptors come with them."""
         if not self._most_fds:
             return self._sock.recv(READ_BYTES)
         data, fds, _, _ = socket.recv_fds(self._sock, READ_BYTES, self._most_fds)

@@ -25,7 +25,7 @@ class Records(Protocol):
     """A cipher over the bytes of a connection, both ways."""
 
     def sealed(self, data: memoryview) -> Iterable[memoryview]:
-        """What travels in place of these bytes; each part until the next one is asked for."""
+        """Bytes that travel in place of these; each part is valid until the next one is asked for."""
         ...
 
     def open_into(self, view: memoryview, receive_into: Callable[[memoryview], None]) -> None:

@@ -93,7 +93,7 @@ def greet(line: Line, secret: Secret, challenge: Challenge, facts: object) -> by
 
 
 def answer(line: Line, secret: Secret, nonces: bytes, most_fds: int = 0) -> tuple[Welcome, list[int]]:
-    """What the end that accepts says to `greet`, and the descriptors that come with it, which the caller
+    """The answer of the end that accepts to `greet`, and the descriptors that come with it, which the caller
     closes. Raises PeerLostError where this end is refused, or the other one has another secret; and
     TimeoutError."""
     said, fds = line.receive_with(Welcome | Refused, most_fds)

@@ -258,7 +258,7 @@ class LLM:
 
 
 def _engine(config: EngineConfig, channel: LocalChannel, *, isolated: bool) -> Engine:
-    """What one of them needs is not imported for the other."""
+    """The engine of this process or an isolated one; the imports of one are not made for the other."""
     if isolated:
         from firelane.llm.isolated import IsolatedEngine
 
@@ -275,7 +275,7 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 
 
 def _packed(ids: list[int]) -> bytes:
-    """As NewRequest.prompt has them."""
+    """Token ids as NewRequest.prompt has them."""
     packed = array("i", ids)
     if sys.byteorder == "big":
         packed.byteswap()

@@ -89,7 +89,7 @@ class Agent:
         self._sock.close()
 
     def _pause_ms(self) -> float:
-        """Of the next wait for messages; pauses of less are slept here."""
+        """Milliseconds of the next wait for messages; shorter pauses are slept here."""
         now_s = time.monotonic()
         is_reading = any(session.is_reading for session in self._sessions.values())
         if now_s < self._busy_s + BUSY_S or (is_reading and now_s < self._moved_s + ATTENTIVE_S):
@@ -176,7 +176,7 @@ class Second:
             raise MachineError(getattr(answer, "reason", "the second agent errs"))
 
     def fileno(self) -> int:
-        """Of what can be read once it has ended."""
+        """A descriptor that can be read once the process has ended."""
         return self._sock.fileno()
 
     def open(self, message: Open, fds: list[int]) -> None:

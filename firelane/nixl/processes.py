@@ -33,7 +33,7 @@ class AgentProcesses(Protocol):
 
 
 class HelperAgents:
-    """See AgentProcesses. Owns the helpers. confined: agents have no files, and no way into other
+    """AgentProcesses on this machine. Owns the helpers. confined: agents have no files, and no way into other
     processes."""
 
     def __init__(self, *, confined: bool = False, replaced: Replacements | None = None) -> None:

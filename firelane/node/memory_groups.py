@@ -42,7 +42,8 @@ class MemoryGroups(Protocol):
     """Groups of all engines of a node."""
 
     def group(self, name: str, share_bytes: Callable[[], int]) -> EngineGroup:
-        """Of the place of this name. share_bytes: of the budget, when an engine enters it; 0: no limit."""
+        """The group of the place of this name. share_bytes: its share of the budget, when an engine enters
+        it; 0: no limit."""
         ...
 
 
@@ -113,7 +114,8 @@ class _DelegatedGroup:
 
 
 def limit_of(share_bytes: int) -> int:
-    """Of an engine's group: a quarter more than its share, which is an estimate before the first load."""
+    """The limit of an engine's group: a quarter more than its share, which is an estimate before the first
+    load."""
     return share_bytes + share_bytes // 4 + HEADROOM_BYTES
 
 

@@ -80,7 +80,7 @@ class ModelFiles(Protocol):
     def are_here(self) -> bool: ...
 
     def look(self) -> None:
-        """See anew whether they are."""
+        """Look anew whether the files are here."""
         ...
 
     async def pull(self, on_progress: OnProgress, *, whole: bool) -> None:
@@ -156,7 +156,7 @@ class NodeModel:
         return State.PACKED if self._mark.is_set else State.ON_DISK
 
     def mark_with(self, mark: PackedMark) -> None:
-        """Of other options, with which it has no engine yet."""
+        """Take the mark of other options, with which the model has no engine yet."""
         self._mark = mark
         self.settle()
 
@@ -190,7 +190,7 @@ class NodeModel:
 
     @property
     def held_bytes(self) -> int:
-        """Of the budget."""
+        """Bytes of the budget that this model holds now."""
         if self.state in HOLDS_MEMORY:
             return self.need_bytes
         return self.engines.standby_bytes if self.state is State.STANDBY else 0

@@ -80,7 +80,7 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def bring(self, model: NodeModel) -> None:
-        """As `want`, without waiting."""
+        """Have a model come, like `want`, without waiting."""
         self._spawn(self._want_quietly(model))
 
     async def want(self, model: NodeModel) -> None:
@@ -138,7 +138,7 @@ class Node:
     # ---- what engines tell
 
     def on_ready(self, model: NodeModel) -> None:
-        """Of the first engine after a load, or of one that took another's place."""
+        """The first engine after a load is ready, or one that took another's place."""
         now_s = self._clock()
         if model.state is State.LOADING:
             model.became_ready(now_s)
@@ -182,7 +182,7 @@ class Node:
     # ---- how it is done
 
     def _urge(self, model: NodeModel) -> None:
-        """See to it that a model that is wanted comes. Raises EngineDeadError."""
+        """Make sure that a model that is wanted comes. Raises EngineDeadError."""
         state, now_s = model.state, self._clock()
         if self._closed:
             raise EngineDeadError("the server is shutting down: try another one")

@@ -39,7 +39,7 @@ class RemotePeersConfig(NamedTuple):
     cipher: CipherMode = "auto"
 
     def address(self, place: int) -> str:
-        """Of the engine at this place."""
+        """The address of the engine at this place."""
         return format_address(self.host, self.port + place)
 
 

@@ -18,12 +18,12 @@ class Drainable(Protocol):
     def in_flight(self) -> int: ...
     async def drain(self, timeout_s: float) -> object: ...
     async def retire(self) -> object:
-        """As drain, for as long as it takes, when a successor answers new connections."""
+        """Drain for as long as it takes, when a successor answers new connections."""
         ...
 
 
 class Shutdown:
-    """Of one server, in one event loop."""
+    """The shutdown of one server, in one event loop."""
 
     def __init__(self, drain_s: float = DRAIN_S) -> None:
         self._begins = asyncio.Event()
@@ -49,7 +49,7 @@ class Shutdown:
         self.begin()
 
     def ask(self) -> None:
-        """As a signal does."""
+        """Ask for the shutdown, as a signal does."""
         (self._at_once if self.has_begun else self._begins).set()
 
     async def wait(self) -> None:

@@ -105,7 +105,7 @@ class EngineSupervisor:
 
     @property
     def pid(self) -> int | None:
-        """Of the running engine, or None between two."""
+        """The pid of the running engine, or None between two."""
         return self._child.pid if self._child is not None else None
 
     async def start(self) -> None:
@@ -135,11 +135,11 @@ class EngineSupervisor:
             self._child.kill()
 
     def is_stopped(self) -> bool:
-        """As ProcessState, of the engine."""
+        """Whether the engine is stopped, as ProcessState tells."""
         return self._child is not None and self._child.is_stopped()
 
     def waited_s(self) -> float:
-        """As ProcessState, of the engine."""
+        """Seconds that the engine has waited, as ProcessState tells."""
         return 0.0 if self._child is None else self._child.waited_s()
 
     async def restart(self, timeout_s: float = 5.0) -> None:
@@ -165,7 +165,7 @@ class EngineSupervisor:
 
     @property
     def _is_sound(self) -> bool:
-        """Of the engine that ended last."""
+        """Whether the engine that ended last was sound."""
         if self._has_served or self._ready_s is None:
             return self._has_served
         return time.monotonic() - self._ready_s >= self._policy.stable_after_s

@@ -1,4 +1,4 @@
-"""What systemd passes to a service, and what it is told (sd_listen_fds(3), sd_notify(3))."""
+"""Sockets that systemd passes to a service, and messages to systemd (sd_listen_fds(3), sd_notify(3))."""
 
 from __future__ import annotations
 

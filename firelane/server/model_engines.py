@@ -124,7 +124,8 @@ class ModelEngines:
 
     @property
     def ready_bytes(self) -> int:
-        """As much for each engine as the one that was ready last has told: others may be on their way."""
+        """Bytes of all engines, as many for each as the one that was ready last has told: others may be on
+        their way."""
         links = [] if self.replicas is None else self.replicas.links
         return self._engine_bytes * (self.options.replicas if self.options.remote is None else len(links))
 
@@ -174,7 +175,7 @@ class ModelEngines:
             self._server.on_asleep(self.name)
 
     def _on_awake(self) -> None:
-        """As `_on_asleep`."""
+        """Tell the node once all engines are awake, like `_on_asleep`."""
         links = [] if self.replicas is None else self.replicas.links
         if self.serves and not any(link.state is LinkState.STANDBY for link in links):
             self._server.on_awake(self.name)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class SourceFiles:
-    """See node.model.ModelFiles. setup: of the model, as it is now; its own is_here says whether it was made
-    of files that are here."""
+    """ModelFiles of a model from its source. setup: of the model, as it is now; its own is_here says whether
+    it was made of files that are here."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from firelane.server.model_engines import ModelEngines
 
 
 class Control:
-    """See gateway.requests.control. engines: by the model's name."""
+    """Control over a node's models for the gateway. engines: by the model's name."""
 
     def __init__(
         self, node: Node, engines: Callable[[str], ModelEngines], clock: Callable[[], float] = time.monotonic

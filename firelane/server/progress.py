@@ -37,7 +37,7 @@ SHOWN_ELSEWHERE = {"download"}
 
 
 class Progress(Protocol):
-    """What shows progress."""
+    """A function that shows progress."""
 
     def __call__(self, stage: str, done: float, total: float, unit: str, /) -> None: ...
 
@@ -210,7 +210,7 @@ class ProgressDisplay:
         self.say(": ".join((parts[0], ", ".join(filter(None, parts[1:])))).removesuffix(": "))
 
     def _tell_end(self, stage: _Stage) -> None:
-        """Of what was shown."""
+        """Tell the end of a stage that was shown."""
         assert stage.ended_s is not None
         if stage.shown:
             of = f"{stage.total / 1e6:,.0f} MB " if stage.unit == "B" else ""

@@ -8,9 +8,8 @@ from firelane.node.states import State
 
 
 class NodeResidence:
-    """See gateway.requests.residence. waits: requests that come while the model loads for the first time wait
-    for it, whatever the gateway's own rule says.
-    """
+    """The residence of a model on a node. waits: requests that come while the model loads for the first time
+    wait for it, whatever the gateway's own rule says."""
 
     def __init__(self, node: Node, model: NodeModel, *, waits: bool) -> None:
         self._node, self._model, self._waits = node, model, waits

@@ -45,7 +45,7 @@ class StartLines:
         self._say("serving", f"{', '.join(names)} at {url} after {ready_s:.2f} s{note}; Ctrl-C ends it")
 
     def listening(self, name: str, address: str, ready_s: float, ready: Ready) -> None:
-        """Of an engine for gateways elsewhere."""
+        """Say where an engine for gateways elsewhere listens."""
         after = f"after {ready_s:.2f} s{role_text(ready)}"
         self._say("engine", f"{name} at {address} {after}; Ctrl-C ends it")
 
@@ -61,12 +61,12 @@ def cache_text(ready: Ready) -> str:
 
 
 def products_text(ready: Ready) -> str:
-    """Of an engine whose products are not those of its model's numbers."""
+    """Words about an engine whose products are not those of its model's numbers."""
     return "" if ready.activation_dtype == "bf16" else f"products of {ready.activation_dtype} activations; "
 
 
 def role_text(ready: Ready) -> str:
-    """Of an engine whose pages travel to other hosts."""
+    """Words about an engine whose pages travel to other hosts."""
     if not ready.pages_address:
         return ""
     role = "" if ready.role == "both" else f"; for {ready.role}"
@@ -74,7 +74,7 @@ def role_text(ready: Ready) -> str:
 
 
 def states_text(ready: Ready) -> str:
-    """Of recurrent states, of a model that keeps such."""
+    """Words about the recurrent states of a model that keeps such."""
     if not ready.states_bytes:
         return ""
     counts = f"{ready.max_num_seqs} sequences and {ready.num_snapshots} snapshots"

@@ -76,8 +76,8 @@ class NodeCache:
         return directory
 
     def _known(self, url: str, error: StoreError, *, whole: bool) -> Path:
-        """What was fetched before, where the store cannot be reached. Raises the error where it is of another
-        kind, or nothing is there."""
+        """The files that were fetched before, where the store cannot be reached. Raises the error where it is
+        of another kind, or nothing is there."""
         known = remote.newest(url, self._models)
         if error.reason != "unreachable" or known is None or (whole and not _is_pulled(known)):
             raise error

@@ -58,7 +58,7 @@ def gguf_parts(name: str) -> list[str]:
 
 
 def choose(hub_id: str, files: Sequence[str], name: str) -> list[str]:
-    """Of all files of a repository the one that is meant, or all its parts. Raises ModelNotFoundError."""
+    """The file of a repository that is meant, or all its parts. Raises ModelNotFoundError."""
     parts: dict[str, list[str]] = {}
     for file in sorted(files):
         stem = PART.sub("", file.removesuffix(".gguf"))

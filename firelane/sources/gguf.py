@@ -125,7 +125,7 @@ def _numbers(file: OpenedFile, tensor: StoredTensor) -> list[float]:
 
 
 def _dtype(tensors: Any) -> str:
-    """Of the matrices: as most of them are stored, unless they are quantised."""
+    """The dtype of the matrices: as most of them are stored, unless they are quantised."""
     kinds = {tensor.type.name for tensor in tensors if len(tensor.shape) > 1}
     for kind in ("F16", "F32"):
         if kind in kinds and kinds <= set(PLAIN):

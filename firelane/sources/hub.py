@@ -104,7 +104,7 @@ def _passing(error: BaseException | None) -> str:
 
 
 def _status(error: BaseException | None) -> int:
-    """Of the hub's answer; 0 where there is none."""
+    """The status of the hub's answer; 0 where there is none."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return error.response.status_code if isinstance(error, HfHubHTTPError) else 0

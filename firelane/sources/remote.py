@@ -41,7 +41,7 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteModel:
-    """What a store has of a model. url: what users call it by."""
+    """The files that a store has of a model. url: what users call it by."""
 
     store: ObjectStore
     url: str
@@ -61,7 +61,7 @@ class RemoteModel:
 
 
 def url_key(url: str) -> str:
-    """What the names of a model's directories begin with, whatever version."""
+    """The beginning of the names of a model's directories, whatever version."""
     name = url.rpartition("/")[2]
     safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:80]
     return f"{safe}-{_digest([url])}"

@@ -46,7 +46,7 @@ def explained(address: Address, name: str = "") -> Generator[None]:
 
 
 def _explanation(address: Address, error: Exception) -> tuple[str, str]:
-    """What to do, and one of StoreError's reasons."""
+    """An advice on what to do, and one of StoreError's reasons."""
     text, kind = str(error), type(error).__name__
     code = found[1] if (found := CODE.search(text)) else ""
     status = int(found[1]) if (found := STATUS.search(text)) else 0

@@ -21,5 +21,5 @@ class StoredObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def plain_etag(etag: str | None) -> str:
-    """As a StoredObject has it: without quotes, strong or weak."""
+    """An ETag as a StoredObject has it: without quotes, strong or weak."""
     return (etag or "").removeprefix("W/").strip('"')

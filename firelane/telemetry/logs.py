@@ -62,7 +62,7 @@ class LineFormatter(logging.Formatter):
         self._second, self._time = 0, ""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        """As the library's, made once a second."""
+        """The time as the library writes it, made once a second."""
         second = int(record.created)
         if second != self._second:
             self._second, self._time = second, super().formatTime(record, datefmt)

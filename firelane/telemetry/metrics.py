@@ -42,7 +42,7 @@ class Instrument(Protocol):
     def grows(self) -> bool: ...
 
     def figures(self) -> Figures:
-        """Of this process; none where they are the same in every process."""
+        """Figures of this process; none where they are the same in every process."""
         ...
 
     def family(self) -> Any:
@@ -76,7 +76,7 @@ class Counter:
 
     @property
     def sums(self) -> Figures:
-        """Of all processes."""
+        """Sums of all processes."""
         return _added(self.values, self.others)
 
     @property
@@ -247,7 +247,7 @@ class Histogram:
 
     @property
     def all_counts(self) -> list[int]:
-        """Of all processes."""
+        """Counts of all processes."""
         return [count + int(self.others.get(str(place), 0)) for place, count in enumerate(self.counts)]
 
     @property

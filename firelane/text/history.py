@@ -23,16 +23,15 @@ THOUGHT = "reasoning_content"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryShape:
-    """What a template takes. leads: a system message at the beginning. late: further ones, later; what is not
-    taken as a system's becomes a user's text in its place. asked_last: a system message is shown only where a
-    user speaks last. alternates: user and assistant have to take turns: neighbours of one role become one
-    message. one_call: a message may hold one call: several become several messages, each before its result.
-    content_apart: text beside calls is a message of its own. filled: an empty one of the user stands between
-    the two. results_end: no user may speak after a result: what one says is put behind the result's text.
-    named: results have to name their function. short_ids: ids of calls have to be nine letters or digits.
-    named_ids: ids of calls have to name their function. thought: the field of a message that its reasoning is
-    shown from.
-    """
+    """The shape of earlier turns that a template takes. leads: a system message at the beginning. late:
+    further ones, later; what is not taken as a system's becomes a user's text in its place. asked_last: a
+    system message is shown only where a user speaks last. alternates: user and assistant have to take
+    turns: neighbours of one role become one message. one_call: a message may hold one call: several become
+    several messages, each before its result. content_apart: text beside calls is a message of its own.
+    filled: an empty one of the user stands between the two. results_end: no user may speak after a result:
+    what one says is put behind the result's text. named: results have to name their function. short_ids:
+    ids of calls have to be nine letters or digits. named_ids: ids of calls have to name their function.
+    thought: the field of a message that its reasoning is shown from."""
 
     leads: bool = True
     late: bool = True

@@ -83,7 +83,8 @@ class PromptBuilder:
         return [Prompt(packed, None) for packed in await pack_prompts(cast(list[list[int]], items))]
 
     async def encode(self, texts: Sequence[str], room: TextRoom, special: bool) -> list[Prompt]:
-        """Of texts of one request. Raises ContextLengthError, and RequestError where one has no tokens."""
+        """Prompts from the texts of one request. Raises ContextLengthError, and RequestError where one has no
+        tokens."""
         packed = await self.encoder.encode(texts, room, special=special)
         if not all(packed):
             raise RequestError("the prompt has no tokens: give at least one character", param="prompt")
@@ -182,9 +183,8 @@ def _checked(eos_ids: frozenset[int]) -> frozenset[int]:
 
 
 def tokens_to_keep(fields: SamplingFields, max_model_len: int) -> int | None:
-    """Of a prompt, the last or the first; with `truncate_prompt_tokens` -1, as many as leave room for
-    `max_tokens`. None: all.
-    """
+    """Number of tokens of a prompt to keep, the last or the first; with `truncate_prompt_tokens` -1, as many
+    as leave room for `max_tokens`. None: all."""
     keep = fields.truncate_prompt_tokens
     if keep is None or keep > 0:
         return keep

@@ -48,8 +48,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
-    """What the output's text must match from its first to its last character. text: a JSON schema (as JSON),
-    a regular expression, a grammar in Lark's syntax, or one in llama.cpp's GBNF."""
+    """A grammar that the output's text must match from its first to its last character. text: a JSON schema
+    (as JSON), a regular expression, a grammar in Lark's syntax, or one in llama.cpp's GBNF."""
 
     kind: GrammarKind
     text: str

@@ -72,7 +72,7 @@ def _writes(program: Program, directory: Path) -> bool:
 
 
 def _sampling(files: ModelFiles) -> Iterator[tuple[str, str]]:
-    """What the author advises, and both ways to fill in the rest."""
+    """Lines of the author's advice on sampling, and of both ways to fill in the rest."""
     from firelane.text.sampling import default_sampling
 
     author = files.defaults
@@ -89,7 +89,7 @@ def _values(values: Mapping[str, float]) -> str:
 
 
 def _served(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """As the server tells it in Ollama's form."""
+    """Lines about a served model, as its server tells them in Ollama's form."""
     name, shown = node_client.shown(arguments)
     info = shown["model_info"]
     kind = info.get("general.architecture", "unknown")

@@ -32,7 +32,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def add_optional_server(parser: argparse.ArgumentParser) -> None:
-    """Of commands that need no node."""
+    """Add the options of commands that need no node."""
     parser.add_argument("--url", help="the address of a node, whose model of that name is meant")
     _add_key(parser)
 
@@ -82,7 +82,7 @@ def remove(arguments: argparse.Namespace) -> str:
 
 
 def shown(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """What a server tells of its model of this name, without one of its first: that name, and the answer in
+    """A server's words about its model of this name, without one of its first: that name, and the answer in
     Ollama's form. Raises FirelaneError."""
     name = arguments.model
     if name is None:

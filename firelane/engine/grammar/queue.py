@@ -179,8 +179,8 @@ class GrammarQueue:
         return bool(self._waiting) or bool(self._running)
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
-        """As Prerequisites.add: ready without a grammar, or with one that is compiled. The text of an
-        embedding is not constrained."""
+        """Add a sequence; returns whether it is ready: without a grammar, or with one that is compiled. The
+        text of an embedding is not constrained."""
         if request.grammar is None or sequence.pool is not None:
             return True
         return self.compile(sequence, request.grammar, request.client)

@@ -1,5 +1,5 @@
-"""What both the trial and the compiler do with a grammar's text: into llguidance's form, under its limits,
-its complaints in one line."""
+"""Work of both the trial and the compiler on a grammar's text: into llguidance's form, under its limits, its
+complaints in one line."""
 
 from __future__ import annotations
 

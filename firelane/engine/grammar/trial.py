@@ -73,8 +73,8 @@ def byte_tokenizer(specials: Sequence[str], vocab_size: int) -> LLTokenizer:
 
 
 def try_out(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits) -> str:
-    """What is wrong with the grammar; "" = nothing. Compiles with the stack that the compiler has, and takes
-    some bytes with the stack that the step loop has."""
+    """The fault of a grammar; "" = none. Compiles with the stack that the compiler has, and takes some bytes
+    with the stack that the step loop has."""
     made: list[LLMatcher | str] = []
 
     def make() -> None:
@@ -110,7 +110,8 @@ def _begin_text(matcher: LLMatcher, pick: Pick) -> None:
 
 
 def allow_seconds(cpu_s: float) -> None:
-    """Of processor time, from now on; then SIGPROF ends the process. RLIMIT_CPU knows only whole seconds."""
+    """Allow so much processor time from now on; then SIGPROF ends the process. RLIMIT_CPU knows only whole
+    seconds."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
 
 

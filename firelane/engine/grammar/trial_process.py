@@ -15,7 +15,7 @@ HELPER = "grammar_helper"
 
 
 def start_trial() -> tuple[Child, socket.socket]:
-    """See StartWorker."""
+    """Start the process of a trial, as StartWorker says."""
     return Child.connected([MODULE], _environment(), streams=SILENT)
 
 

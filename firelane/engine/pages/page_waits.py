@@ -46,7 +46,7 @@ class PageFetcher(Protocol):
 
 @dataclass(eq=False)
 class _Wait:
-    """Of one sequence, for these sources, and until it is ready for anything else."""
+    """The wait of one sequence for these sources, until it is ready for anything else."""
 
     sequence: Sequence
     sources: list[PageFetcher]
@@ -54,7 +54,7 @@ class _Wait:
 
 
 class PageWaits:
-    """See Prerequisites: those of `inner`, and pages of `sources`, the nearest first."""
+    """Prerequisites: those of `inner`, and pages of `sources`, the nearest first."""
 
     def __init__(self, inner: Prerequisites) -> None:
         self._inner = inner

@@ -75,8 +75,8 @@ class PullCounters:
 
 @dataclass(eq=False)
 class _Wait:
-    """Of one sequence. nearer: pages that others bring. tickets: pulls that it waits for. joins: some of
-    these are older than it, and may not find what its peer has by now."""
+    """The wait of one sequence. nearer: pages that others bring. tickets: pulls that it waits for. joins:
+    some of these are older than it, and may not find what its peer has by now."""
 
     sequence: Sequence
     nearer: Set[WantedPage]
@@ -100,7 +100,7 @@ class _Expected:
 
 
 class PagePulls:
-    """See PageFetcher: of the engine that a request names. A page that is on its way is not pulled twice."""
+    """A PageFetcher from the engine that a request names. A page that is on its way is not pulled twice."""
 
     def __init__(
         self,

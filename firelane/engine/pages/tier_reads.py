@@ -24,7 +24,7 @@ BATCH = 8
 
 @dataclass(eq=False)
 class _Wait:
-    """Of one sequence. tickets: reads that it waits for."""
+    """The wait of one sequence. tickets: reads that it waits for."""
 
     tickets: set[int]
     deadline_s: float
@@ -43,8 +43,8 @@ class _Read:
 
 
 class TierReads:
-    """See PageFetcher. What is being read is not read twice; while one takes longer than its deadline, no
-    other read begins."""
+    """A PageFetcher from tiers. What is being read is not read twice; while one takes longer than its
+    deadline, no other read begins."""
 
     def __init__(
         self,

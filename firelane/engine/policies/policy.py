@@ -19,7 +19,7 @@ class StepQuota(Protocol):
     spends to itself."""
 
     def choose_decodes(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of the slots that could decode, those that do."""
+        """The slots that decode, of those that could."""
         ...
 
     def spend_decodes(self, slots: NDArray[np.int64]) -> None:

@@ -101,7 +101,7 @@ class Channels:
                 self._broadcast(frame)
 
     def receive(self, timeout_s: float | None = 0.0) -> list[ToEngine]:
-        """As Channel.receive, of all connections."""
+        """Frames of all connections, as Channel.receive gives those of one."""
         self._is_receiving = True
         frames = self._read(0.0)
         if not frames and timeout_s != 0.0:

@@ -14,9 +14,9 @@ from firelane.weights.checkpoints.checkpoint import Checkpoint
 
 
 def checkpoint_identity(model_dir: Path, *, times: bool = False) -> str:
-    """Of config.json and of the content of the weight files (the null backend needs none), the same for a
-    copy on another machine; with `times` also of when these files changed, for what is kept here. To be
-    read before they are loaded: what replaces them later is another model."""
+    """The identity of a checkpoint: of config.json and of the content of the weight files (the null backend
+    needs none), the same for a copy on another machine; with `times` also of when these files changed, for
+    what is kept here. To be read before they are loaded: what replaces them later is another model."""
     try:
         checkpoint = Checkpoint.open(model_dir)
         weights = checkpoint.fingerprint if times else checkpoint.content

@@ -143,7 +143,7 @@ class EnginePeers:
 
 
 class NoPeers:
-    """Of an engine whose pages do not travel."""
+    """The peers of an engine whose pages do not travel."""
 
     engine_id = ""
 

@@ -108,7 +108,7 @@ class _GgufIndex(msgspec.Struct):
 
 
 def _files_of_gguf(config: EngineConfig) -> list[Path]:
-    """What the index of a model means that was made from GGUF files. One that came with a model from
+    """Files that the index of a model names that was made from GGUF files. One that came with a model from
     elsewhere might mean any file: only what this machine has made is looked at."""
     if config.cache_dir.resolve() not in config.model_dir.resolve().parents:
         return []

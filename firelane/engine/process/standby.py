@@ -27,7 +27,7 @@ class Standby(Protocol):
 
 
 class NoStandby:
-    """Of an executor that does not sleep."""
+    """Standby of an executor that does not sleep."""
 
     sleeps = False
 
@@ -42,8 +42,8 @@ NO_STANDBY: Standby = NoStandby()
 
 
 class EngineStandby:
-    """Of an executor, the cache whose memory it holds, and the tiers in memory: what later prompts could find
-    there is forgotten. Other engines (peers) let go of that memory first. Owns none of them."""
+    """Standby of an executor, of the cache whose memory it holds, and the tiers in memory: what later prompts
+    could find there is forgotten. Other engines (peers) let go of that memory first. Owns none of them."""
 
     def __init__(
         self,

@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class NoTiers:
-    """Of an engine whose KV cache is all that it has."""
+    """The tiers of an engine whose KV cache is all that it has."""
 
     def forget(self, tenant: bytes, done: Callable[[int], None]) -> None:
-        """As TieredPages.forget."""
+        """Forget nothing, and say so at once."""
         del tenant
         done(0)
 
@@ -50,8 +50,8 @@ NO_TIERS = NoTiers()
 
 
 def files_identity(config: EngineConfig) -> str:
-    """Of the files that a model with tiers is loaded from: pages on a drive outlive a change of these, which
-    a sample of their content may not show."""
+    """The identity of the files that a model with tiers is loaded from: pages on a drive outlive a change of
+    these, which a sample of their content may not show."""
     return "" if config.tiers is None else checkpoint_identity(config.model_dir, times=True)
 
 

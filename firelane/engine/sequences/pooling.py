@@ -1,4 +1,4 @@
-"""What becomes of the hidden states of a request that wants an embedding instead of tokens.
+"""Hidden states of requests that want an embedding instead of tokens.
 
 Such a request runs through the engine as one that draws a single token: the scheduler knows no other. Its
 output rows, the last one included, are EMBED rows. "mean" needs one at each position of the prompt: those
@@ -14,7 +14,7 @@ from firelane.wire.frames import Pooling, Sampling
 
 
 def pooling_sampling(pooling: Pooling) -> Sampling:
-    """What makes the scheduler plan an output row wherever `pooling` looks."""
+    """Sampling values that make the scheduler plan an output row wherever `pooling` looks."""
     return Sampling(temperature=0.0, max_tokens=1, prompt_logprobs=0 if pooling == "mean" else -1)
 
 

@@ -134,7 +134,7 @@ class Sequence:
         return "" if self.constraint is None else self.constraint.failure
 
     def restored_blocks(self, num_blocks: int) -> Counter[str]:
-        """Of its first `num_blocks` blocks, how many came from where."""
+        """Counts of its first `num_blocks` blocks by where they came from."""
         if not self.restored:
             return Counter()
         names = self.chain.names(self.tokens, num_blocks)[:num_blocks]

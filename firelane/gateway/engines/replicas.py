@@ -153,7 +153,7 @@ class ReplicaSet:
 
     @property
     def progress(self) -> Progress | None:
-        """Of the first engine that loads."""
+        """Progress of the first engine that loads."""
         loading = (link for link in self.links if link.state is LinkState.STARTING)
         return next((link.progress for link in loading if link.progress is not None), None)
 
@@ -194,7 +194,7 @@ class ReplicaSet:
 
     @property
     def sizes(self) -> Ready | None:
-        """As `ready`, also in standby; those of the last engines where there are none."""
+        """Sizes that `ready` tells, also in standby; those of the last engines where there are none."""
         return self._sizes
 
     @property
@@ -212,7 +212,7 @@ class ReplicaSet:
 
     @property
     def stats_by_replica(self) -> dict[str, EngineStats]:
-        """Of the engines that there are; for a while there may be two in one place."""
+        """Statistics of the engines that there are; for a while there may be two in one place."""
         found: dict[str, EngineStats] = {}
         for link in self.links:
             found[link.name] = add_stats(found.get(link.name, EngineStats()), link.stats)
@@ -266,7 +266,7 @@ class ReplicaSet:
         self.hurry()
 
     def _send(self, flight: InFlight) -> None:
-        """Of a request that engines may have had before."""
+        """Send a request that engines may have had before."""
         self._route(flight, [link for link in self.serving if link.takes(flight)])
 
     def _route(self, flight: InFlight, serving: list[EngineLink]) -> None:

@@ -44,7 +44,7 @@ class Listener:
         return self._servers[0].sockets[0].getsockname()[1]
 
     def copies(self) -> list[socket.socket]:
-        """Of the sockets, to be handed to another process; the caller closes them."""
+        """Copies of the sockets, to be handed to another process; the caller closes them."""
         return [
             socket.socket(fileno=os.dup(sock.fileno())) for server in self._servers for sock in server.sockets
         ]

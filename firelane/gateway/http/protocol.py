@@ -377,7 +377,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def close_when_idle(self, idle_s: float) -> None:
-        """See ConnectionSet.retire."""
+        """Close the connection once it is idle, as ConnectionSet.retire says."""
         if not self.busy:
             self._deadline_s = min(self._deadline_s, self._owner.now_s() + idle_s)
 

@@ -238,7 +238,7 @@ class GatewayPool:
         return self._gateway
 
     async def start(self, sockets: Sockets | None = None) -> None:
-        """As Gateway.start: returns when all processes listen."""
+        """Start all processes; returns when all processes listen."""
         config, given = self._config, sockets or {}
         try:
             own = list(given.get(HTTP, ())) or listening_sockets(config.host, config.port, config.gateways)
@@ -272,7 +272,7 @@ class GatewayPool:
         self._send(Reload())
 
     async def release(self) -> Sockets:
-        """As Gateway.release."""
+        """Release the sockets, as Gateway.release does."""
         sockets, self._sockets = self._sockets, []
         await self._listen()
         inner = await self._own.release()
@@ -284,12 +284,12 @@ class GatewayPool:
         await self._listen()
 
     async def drain(self, timeout_s: float) -> bool:
-        """As Gateway.drain."""
+        """Drain all processes, as Gateway.drain does."""
         ended = await asyncio.gather(self._end(timeout_s), self._own.drain(timeout_s))
         return ended[1]
 
     async def retire(self) -> None:
-        """As Gateway.retire."""
+        """Retire all processes, as Gateway.retire does."""
         await asyncio.gather(self._end(None), self._own.retire())
 
     async def _end(self, timeout_s: float | None) -> None:

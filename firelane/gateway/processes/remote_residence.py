@@ -16,8 +16,8 @@ POLL_S = 0.002
 
 
 class RemoteResidence:
-    """See gateway.requests.residence. What the owner said last of the model; `send` tells it what requests
-    want."""
+    """The residence of a model that another process owns. What the owner said last of the model; `send` tells
+    it what requests want."""
 
     def __init__(
         self,

@@ -237,7 +237,7 @@ class GatewayProcess:
         await self._links[engine.place][1].attach(sock)
 
     def _assign(self, place: int, role: str) -> None:
-        """Of a place that there is; the next one tells its role itself."""
+        """Give a role to a place that there is; the next one tells its role itself."""
         if place in self._links:
             take_role(*self._links[place], role)
 

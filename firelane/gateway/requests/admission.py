@@ -130,7 +130,7 @@ class AdmissionController:
 
     @property
     def own_held(self) -> int:
-        """Of `held` those of this process."""
+        """Places of `held` that this process holds."""
         return int(self.record.own[HELD])
 
     @property

@@ -38,7 +38,7 @@ class NodeControl(Protocol):
 
 
 class FixedModels:
-    """Of a gateway whose models are there from its start to its end."""
+    """Control of a gateway whose models are there from its start to its end."""
 
     def report(self) -> NodeReport:
         return NodeReport(budget_bytes=None, used_bytes=0, models=[])

@@ -210,7 +210,7 @@ def usage_of(choices: Sequence[Choice]) -> Usage:
 
 
 def _prompt_details(choices: Sequence[Choice]) -> PromptTokensDetails:
-    """Of the first choice of each prompt."""
+    """Details of the prompts, from the first choice of each."""
     cached = sum(choice.cached_tokens for choice in choices)
     host = sum(choice.host_tokens for choice in choices)
     disk = sum(choice.disk_tokens for choice in choices)

@@ -92,7 +92,7 @@ class ModelMetrics:
 
     @property
     def tokens(self) -> tuple[float, float]:
-        """Of prompts, and of output, so far, in all processes of the server."""
+        """Tokens of prompts, and of output, so far, in all processes of the server."""
         return self.prompt_tokens.total, self.generated.total
 
     def submitted(self, max_tokens: int) -> None:

@@ -84,7 +84,7 @@ class ServedModel:
 
     @property
     def assistant(self) -> Assistant:
-        """As `prompts`."""
+        """The chat side of the model; raises like `prompts`."""
         return self._text.assistant
 
     @property
@@ -193,7 +193,7 @@ class ServedModel:
         )
 
     def counting_room(self, exchange: Exchange, part: str) -> TextRoom:
-        """As text_room, for texts whose tokens are only wanted to be known, also without an engine."""
+        """Room for texts whose tokens are only wanted to be known, also without an engine."""
         most = max(COUNTED_TOKENS, self.max_model_len or 0)
         limit = "The most that is tokenised at once"
         return TextRoom(max_tokens=most, part=part, gone=lambda: exchange.gone, limit=limit)
@@ -292,13 +292,13 @@ class Models:
     async def find_loaded(
         self, name: str | None, exchange: Exchange, *, streams: bool | None = False
     ) -> ServedModel:
-        """As `find`, for a request of `exchange` that needs an engine: waits where the model loads."""
+        """Find the model of a request of `exchange` that needs an engine: waits where the model loads."""
         model = self.find(name, exchange.request.tenant)
         await model.until_loaded(exchange, streams=streams is True)
         return model
 
     def find_tagged(self, name: str, tenant: Tenant) -> ServedModel:
-        """As `find`, where the tag `latest` may be there or not, as in Ollama."""
+        """Find a model where the tag `latest` may be there or not, as in Ollama."""
         other = name.removesuffix(LATEST) if name.endswith(LATEST) else name + LATEST
         known = name in self._by_name or other not in self._by_name
         return self.find(name if known else other, tenant)

@@ -12,7 +12,8 @@ REJECT_COLD = b"x-firelane-reject-if-cold"
 
 
 class Residence(Protocol):
-    """Of one model. state: in words, "" where its engines tell. reason: why it does not serve."""
+    """The residence of one model. state: in words, "" where its engines tell. reason: why it does not
+    serve."""
 
     @property
     def is_cold(self) -> bool:
@@ -55,7 +56,7 @@ class Residence(Protocol):
 
 
 class AlwaysResident:
-    """Of a model that is in memory for as long as the gateway serves."""
+    """The residence of a model that is in memory for as long as the gateway serves."""
 
     is_cold = leaves = False
     state = reason = ""

@@ -52,7 +52,7 @@ class Counts(Protocol):
 
 
 class LocalRecord:
-    """Of a server with one process."""
+    """The record of a server with one process."""
 
     __slots__ = ("common", "own")
 

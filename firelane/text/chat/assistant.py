@@ -95,7 +95,7 @@ class Assistant:
         return self._rendered(source, await source.template.render(source.asked))
 
     def chat_blocking(self, request: ChatRequest) -> RenderedChat:
-        """As `chat`, for a caller without an event loop."""
+        """Render like `chat`, for a caller without an event loop."""
         source = self._source(request)
         return self._rendered(source, source.template.render_blocking(source.asked))
 
@@ -105,7 +105,7 @@ class Assistant:
         return prompt
 
     def _rendered(self, source: _Source, text: str) -> RenderedChat:
-        """Of what the template has written."""
+        """The rendered chat from the text that the template has written."""
         conversation, form = source.conversation, self._format
         text = _before(source.marker, text)
         text, in_reasoning = form.begun(text, conversation, source.grammar)
@@ -158,7 +158,7 @@ class Assistant:
         return token if token in tokenizer.special_ids else None
 
     def _fitting(self, request: ChatRequest, room: TextRoom) -> _Source:
-        """Of a large request. Raises ContextLengthError, too."""
+        """The source of a large request. Raises ContextLengthError, too."""
         room.check_chars(sum(map(_chars, request.messages)))
         return self._source(request)
 

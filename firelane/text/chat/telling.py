@@ -24,9 +24,8 @@ To call one, answer with its name and its arguments in this form, and nothing el
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What is told of tools, and how calls and results of earlier turns are shown. family: the way in which
-    calls are written where the template has none of its own; None: as JSON.
-    """
+    """The way in which a model is told of tools, and in which calls and results of earlier turns are shown.
+    family: the way in which calls are written where the template has none of its own; None: as JSON."""
 
     facts: TemplateFacts
     family: Family | None

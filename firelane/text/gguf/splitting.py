@@ -77,7 +77,7 @@ class Splitting:
     begins: bool = False
 
     def normalizer(self) -> dict[str, Any] | None:
-        """As the tokenizers library has it in tokenizer.json."""
+        """The normaliser in the form of tokenizer.json."""
         return {"type": "NFC"} if self.composed else None
 
     def pre_tokenizer(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Vocabulary:
         return any(kind == NORMAL and len(token) > 1 for token, kind in named)
 
     def name(self, role: str) -> str | None:
-        """Of a special token, None where there is none of this role."""
+        """The text of a special token, None where there is none of this role."""
         return self.tokens[self.ids[role]] if role in self.ids else None
 
     def setting(self, key: str, *, default: bool) -> bool:

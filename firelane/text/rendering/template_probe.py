@@ -1,6 +1,5 @@
-"""What a chat template does with tools, calls and reasoning: found once, when a model is loaded, by rendering
-small conversations and reading what comes out.
-"""
+"""Facts about a chat template's tools, calls and reasoning: found once, when a model is loaded, by rendering
+small conversations and reading what comes out."""
 
 from __future__ import annotations
 
@@ -181,7 +180,7 @@ class TemplateProbe:
         return self._shown(_caller(ids, arguments, blank), [_result(one) for one in ids], tools)
 
     def _shown(self, message: dict[str, Any], results: Messages, tools: dict[str, Any]) -> str:
-        """What the template shows between a question and a result."""
+        """The text that the template shows between a question and a result."""
         text = self.text([_user(), message, *results], **tools)
         return text.rpartition(QUESTION)[2].partition(RESULT)[0] if QUESTION in text else ""
 

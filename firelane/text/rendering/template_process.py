@@ -85,7 +85,7 @@ class TemplateRenderer:
             return self._text(process, answer, request)
 
     def render_blocking(self, request: Frame) -> str:
-        """As `render`, for a caller without an event loop."""
+        """Render like `render`, for a caller without an event loop."""
         try:
             answer = self._quick.worker.ask_here(request)
         except (OverrunError, LostError) as error:

@@ -56,7 +56,7 @@ class _Renderer:
     """Compiles, then renders."""
 
     def compile(self, request: bytes) -> str:
-        """What the template asks for, as JSON."""
+        """The variables that the template asks for, as JSON."""
         from firelane.text.rendering.template import ChatTemplate
 
         made = msgspec.json.decode(request, type=TemplateSource)

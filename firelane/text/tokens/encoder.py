@@ -81,9 +81,8 @@ class TextRoom:
 
 
 class TextEncoder:
-    """Of one model. Of long texts one at a time is tokenised, and one of very long ones beside it, off the
-    event loop.
-    """
+    """The encoder of one model's texts. Of long texts one at a time is tokenised, and one of very long ones
+    beside it, off the event loop."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

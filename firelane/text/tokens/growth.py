@@ -49,7 +49,7 @@ def _growth(step: Any) -> tuple[float, float]:
 
 
 def _replaced(pattern: dict[str, str], size: int) -> float:
-    """Of a replacement of so many bytes."""
+    """Growth by a replacement of so many bytes."""
     if "String" in pattern:
         replaced = len(pattern["String"].encode())
         return max(1.0, size / replaced) if replaced else size + 1.0

@@ -54,9 +54,8 @@ def _patterns(step: Any) -> Iterator[str]:
 
 
 def _trials(patterns: list[str]) -> tuple[list[str], str]:
-    """What is repeated, and the end that follows: with all characters of the expressions, so that no search
-    ends early for one that is not there.
-    """
+    """Texts to repeat, and the end that follows: with all characters of the expressions, so that no search
+    ends early for one that is not there."""
     whole = "".join(patterns)
     units = dict.fromkeys([*USUAL, *whole, *re.findall(r"\w{2,8}", whole)])
     return list(units)[:MAX_UNITS], "!\n~" + "".join(dict.fromkeys(whole))
@@ -68,7 +67,7 @@ def _is_quick(run: Callable[[str], object], units: list[str], end: str) -> bool:
 
 
 def _seconds(run: Callable[[str], object], text: str) -> float:
-    """Of processor time."""
+    """Seconds of processor time that `run` takes for a text."""
     began_s = time.thread_time()
     try:
         run(text)

@@ -51,9 +51,8 @@ def _completed(text: str) -> Iterator[str]:
 
 
 def _scanned(text: str) -> tuple[str, int, bool]:
-    """What closes the text, the characters up to the last bracket that opens or comma, and whether the text
-    ends in a string.
-    """
+    """The brackets that close the text, the characters up to the last bracket that opens or comma, and
+    whether the text ends in a string."""
     closers: list[str] = []
     safe, in_string = 0, False
     for found in _TOKEN.finditer(text):

@@ -66,9 +66,8 @@ class Family(abc.ABC):
     def free_rules(
         self, tools: Sequence[Tool], token_of: TokenOf, reasoning: Sequence[str], *, parallel: bool
     ) -> str:
-        """As `rules`, of a whole answer from `start` on: text, and calls that hold to the schemas of tools
-        that are strict. reasoning: marks that may be in the text.
-        """
+        """Rules of a whole answer from `start` on: text, and calls that hold to the schemas of tools that are
+        strict. reasoning: marks that may be in the text."""
         start = free_start(self.opening, self.delimiters, (*reasoning, *self.around), token_of)
         return start + self.rules(held_tools(tools), token_of, parallel=parallel)
 

@@ -113,7 +113,7 @@ def _one(schema: Any, root: Schema, *, follow: bool) -> Schema:
 
 
 def strings_of(schema: Schema) -> tuple[list[str], list[Any]] | None:
-    """What `const` or `enum` list: the strings, and all else; None where there is neither."""
+    """Values that `const` or `enum` list: the strings, and all else; None where there is neither."""
     if "const" in schema:
         values: list[Any] = [schema["const"]]
     elif isinstance(schema.get("enum"), list):

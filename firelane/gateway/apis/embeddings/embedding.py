@@ -53,7 +53,7 @@ class EmbeddingAnswer:
         self._new_id = model.engines.next_id
 
     def first_inputs(self, run: RequestRun[EmbeddingInput]) -> Iterator[tuple[EmbeddingInput, NewRequest]]:
-        """As many as may be with the engine at a time, with those that followed earlier ones meanwhile."""
+        """Inputs that may be with the engine at a time, with those that followed earlier ones meanwhile."""
         while len(run.sequences) < self.job.window:
             yield self.next_input(run)
 

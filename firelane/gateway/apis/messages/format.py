@@ -156,7 +156,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Of a call that was cut off at a limit, nothing can be told."""
+    """The input of a call, {} for one that was cut off at a limit."""
     try:
         value: Any = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):

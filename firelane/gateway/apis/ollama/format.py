@@ -151,7 +151,7 @@ class OllamaFormat:
 
 
 def durations(times: RequestTimes) -> tuple[int, int]:
-    """Of all of a request, and of its way to the engine."""
+    """Nanoseconds of all of a request, and of its way to the engine."""
     planned_s = times.planned_s or times.ended_s
     return nanoseconds(times.total_s), nanoseconds(planned_s - times.arrived_s)
 

@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     def take_over(self, transport: asyncio.Transport, head: bytes) -> None:
-        """Of a connection that does not read. head: what has come of its frames."""
+        """Take over a connection that does not read. head: what has come of its frames."""
         self._transport = transport
         transport.set_protocol(self)
         self.data_received(head)

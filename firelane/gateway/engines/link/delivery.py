@@ -102,7 +102,7 @@ class Delivery:
         self.waits = self._first_tokens(now_s) if self._begun else []
 
     def _first_tokens(self, now_s: float) -> list[Wait]:
-        """Of requests that have begun, and drawn since."""
+        """Waits of requests that have begun, and drawn since."""
         waits: list[Wait] = []
         still: list[tuple[InFlight, int]] = []
         for flight, tokens in self._begun:

@@ -115,12 +115,12 @@ class EngineLink:
 
     @property
     def step_prompt_tokens(self) -> int:
-        """Of the prompts that the last step began."""
+        """Tokens of the prompts that the last step began."""
         return self._delivery.step_prompt_tokens
 
     @property
     def waits(self) -> list[Wait]:
-        """Of requests that got their first token here in the last step."""
+        """Waits of requests that got their first token here in the last step."""
         return self._delivery.waits
 
     def expect(self, flight: InFlight, source: PageSource) -> None:
@@ -144,8 +144,8 @@ class EngineLink:
         self._watch.begin(self._connection, self.hang, lambda: self.process)
 
     def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None:
-        """As `attach`, of a connection over a network that stands already and does not read. number: of its
-        requests' ids there; head: what has come of its frames."""
+        """Attach a connection over a network that stands already and does not read. number: of its requests'
+        ids there; head: what has come of its frames."""
         self._renew(is_remote=True)
         self._connection = Connection(self, Renumbering(number))
         self._watch.begin(self._connection, self.hang, lambda: self.process)

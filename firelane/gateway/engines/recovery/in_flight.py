@@ -108,7 +108,7 @@ class InFlight:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of what the next engine has to compute before it draws: the prompt and the output so far."""
+        """Tokens that the next engine has to compute before it draws: the prompt and the output so far."""
         return len(self.request.prompt) // 4 + len(self.tokens)
 
     def goes_on(self, reason: FinishReason) -> bool:

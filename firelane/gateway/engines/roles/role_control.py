@@ -27,7 +27,7 @@ class LatencyMetrics(Protocol):
     def itl(self) -> Histogram: ...
     @property
     def tokens(self) -> tuple[float, float]:
-        """Of prompts, and of output, so far, in all processes of the server."""
+        """Tokens of prompts, and of output, so far, in all processes of the server."""
         ...
 
 
@@ -107,8 +107,8 @@ class _Counts:
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], percent: float = PERCENT) -> float:
-    """Of a histogram of counts by upper bound, the last one without: within a bucket as if all were spread
-    over it; 0 of nothing."""
+    """A quantile of a histogram of counts by upper bound, the last one without: within a bucket as if all
+    were spread over it; 0 of nothing."""
     left, lower = sum(counts) * percent / 100, 0.0
     for upper, count in zip(bounds, counts, strict=False):
         if count and left <= count:

@@ -137,5 +137,5 @@ def _choices(split: Split) -> list[Role]:
 
 
 def _predicted(now: Pressure, split: Split, other: Split) -> Pressure:
-    """As if latencies were shared by the engines: those of a queue change by more."""
+    """The pressure to expect, as if latencies were shared by the engines: those of a queue change by more."""
     return Pressure(now.prefill * split.prefill / other.prefill, now.decode * split.decode / other.decode)

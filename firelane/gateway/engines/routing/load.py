@@ -118,8 +118,7 @@ class Load:
 
 
 def tokens_before(flight: InFlight, engines: Sequence[QueueingEngine]) -> list[float]:
-    """Of each engine, the prompt tokens that it computes before the request's own prompt is complete, at
-    most.
+    """The prompt tokens that each engine computes before the request's own prompt is complete, at most.
 
     Engines share steps between tenants by weighted fair queueing (engine.policies): while a tenant has n
     tokens computed, another one has n times the ratio of their weights computed at most, and background work

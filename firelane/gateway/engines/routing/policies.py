@@ -67,8 +67,7 @@ class Policy(Protocol):
 
 
 def tokens_ahead(flight: InFlight, engines: Sequence[Candidate]) -> list[float]:
-    """Of each engine: prompt tokens that it computes before those of the request, and one for each
-    sequence."""
+    """Prompt tokens that each engine computes before those of the request, and one for each sequence."""
     before = tokens_before(flight, engines)
     return [tokens + engine.sequences for tokens, engine in zip(before, engines, strict=True)]
 

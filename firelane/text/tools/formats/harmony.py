@@ -113,7 +113,7 @@ def message_head(
 
 
 def _message(buffer: StreamBuffer, head: str) -> Reading[None]:
-    """What follows a head, to the message's end."""
+    """Read what follows a head, to the message's end."""
     recipient, channels = _RECIPIENT.search(head), _CHANNEL.findall(head)
     if recipient is not None and _is_function(recipient[1], buffer):
         yield from _call(buffer, recipient[1].removeprefix(FUNCTIONS))

@@ -54,7 +54,7 @@ class MuseGlimmer(Family):
             buffer.take(len(mark) if mark in (NEXT, END) else 0)
 
     def _message(self, buffer: StreamBuffer, head: str) -> Reading[str]:
-        """What follows a head, up to the mark that ends it."""
+        """Read what follows a head, up to the mark that ends it."""
         found = _RECIPIENT.search(head)
         recipient = "user" if found is None else found[1]
         if recipient == "self":
@@ -101,5 +101,5 @@ class MuseGlimmer(Family):
         return f"thought* {super().content_rule(token_of)}"
 
     def _text(self, token_of: TokenOf) -> Callable[[str], str]:
-        """What turns a text into symbols."""
+        """A function that turns a text into symbols."""
         return lambda text: symbols(text, self.delimiters, token_of)

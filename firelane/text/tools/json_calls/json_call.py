@@ -242,7 +242,7 @@ def _value(buffer: StreamBuffer, at: int, limit: int) -> Reading[int | None]:
 
 
 def _literal(buffer: StreamBuffer, at: int, limit: int) -> Reading[int | None]:
-    """As `_value`, of an object that Python writes."""
+    """Read a value like `_value`, from an object that Python writes."""
     follow, seen = LiteralEnd(), at
     while (size := follow.feed(buffer.text[seen:])) is None:
         seen = len(buffer.text)

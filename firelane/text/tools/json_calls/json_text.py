@@ -74,7 +74,7 @@ class JsonText:
         return end + 1
 
     def _outside(self, text: str, at: int, made: list[str]) -> int:
-        """As `_string`, between strings."""
+        """Read on between strings, like `_string` within one."""
         found = _OUTSIDE.search(text, at)
         if found is None:
             made.append(text[at:])

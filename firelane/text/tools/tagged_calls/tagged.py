@@ -166,7 +166,7 @@ class Tagged(Family):
         return closed
 
     def _raw(self, buffer: StreamBuffer, call: Call, give: Callable[[str], None]) -> Reading[bool]:
-        """As `_text`, of a value between marks of its own, which holds any tag."""
+        """Read a value between marks of its own, which holds any tag."""
         del call
         first, last = self._tags.raw
         buffer.take(len(first))
@@ -239,7 +239,8 @@ def _schema(tool: Tool | None) -> Schema:
 
 
 def _kinds(key: re.Match[str], schema: Schema) -> frozenset[str]:
-    """What the tag itself says, else the schema. Not a string: JSON, which `object` stands for."""
+    """Kinds of a value: those that the tag itself says, else those of the schema. Not a string: JSON, which
+    `object` stands for."""
     if key["typed"]:
         return STRING if key["typed"] in ("true", "string") else frozenset({"object"})
     return kinds_of(schema, key[1])

@@ -65,7 +65,7 @@ class Tags:
 
     @property
     def no_key_pattern(self) -> re.Pattern[str]:
-        """What is found where a parameter's tag is over."""
+        """The pattern that is found where a parameter's tag is over."""
         return re.compile(re.escape(self.key_end.rpartition("<")[2]))
 
     def key_mark(self, name: str, kind: str) -> str:
