@@ -5,7 +5,7 @@ cuda_steps.py [--forms bf16 lossless library] [--layers N] [--cache-dir DIR] [--
 Decode of 1, 8, 64 and 200 sequences, each with 512 tokens of context, and a prompt of 8192 tokens, in one
 step and in steps of 2048. A step is timed from submit() to the end of wait(), with nothing prepared in
 between: what the engine overlaps is not overlapped here. `library` is bf16 with the vendor's products
-(--gemm library): what invariance costs. It is said whether every form drew the tokens that bf16 drew, and
+(gemm = library): what invariance costs. It is said whether every form drew the tokens that bf16 drew, and
 each sequence those that it drew alone; of `library` neither is expected.
 """
 
@@ -37,7 +37,7 @@ FORMS = {
     "lossless": ("lossless", "invariant"),
     "library": ("bf16", "library"),
 }
-"""By name: --weights and --gemm."""
+"""By name: weights and gemm."""
 SEQUENCES = (1, 8, 64, 200)
 CONTEXT = 512
 STEPS = 20

@@ -64,9 +64,7 @@ def test_serving_page_has_every_option_and_variable() -> None:
     text = (ROOT / "docs" / "serving.md").read_text()
     subs = next(a for a in build_parser()._actions if a.choices)
     assert isinstance(subs.choices, dict)
-    known = {s for a in subs.choices["serve"]._actions for s in a.option_strings if s.startswith("--")} - {
-        "--help"
-    }
+    known = {s for a in subs.choices["serve"]._actions for s in a.option_strings if s.startswith("--")}
     assert set(OPTION.findall(text)) == known
     assert set(re.findall(r"`(FIRELANE_[A-Z_]+)`", text)) == {env.PREFIX + name for name in env.KNOWN}
 

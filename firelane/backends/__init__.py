@@ -75,7 +75,7 @@ def _check_for_one_host(name: str, config: ExecutorConfig) -> None:
 
 def _check_for_gpu(config: ExecutorConfig) -> None:
     if config.kv_cache_memory == "shared":
-        raise UsageError("--kv-cache-memory shared: a GPU's KV cache is private, leave it out")
+        raise UsageError("kv_cache_memory = shared: a GPU's KV cache is private, leave it out")
     if config.kv_cache_code:
         raise UsageError(
             f"--kv-cache-dtype {config.kv_cache_code}: a GPU's KV cache keeps the numbers that the model "

@@ -7,16 +7,14 @@ imported inside `run`: `firelane --help` loads little more than argparse.
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
-import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
 
 from firelane import __version__
 from firelane.cli import bench, chat, doctor, engine, generate, keys, node, plan, program, serve, version
+from firelane.cli.command_parser import CommandParser
 from firelane.cli.model_commands import cache, pack, pull, quantize, rm, show, unpack, verify
 from firelane.cli.node_commands import load, ps, role, sleep, unload, wake
 from firelane.errors import FirelaneError
@@ -49,28 +47,6 @@ COMMANDS = (
     version,
 )
 COMMAND_NAMES = tuple(command.__name__.rpartition(".")[2] for command in COMMANDS)
-INVALID_COMMAND = re.compile(r"^argument COMMAND: invalid choice: '([^']*)'")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Parser that asks for the option or command that was probably meant."""
-
-    def error(self, message: str) -> NoReturn:
-        """Two lines: what is wrong, and where all options are told."""
-        choice = INVALID_COMMAND.search(message)
-        meant = _meant(choice[1], COMMAND_NAMES) if choice else ""
-        self.exit(2, f"{self.prog}: error: {message}{meant}\nusage: {self.prog} --help tells the options\n")
-
-    def own_options(self) -> list[str]:
-        return [name for action in self._actions for name in action.option_strings]
-
-    def name_parsers(self) -> None:
-        """Have the namespace tell the parser of the command that was given: this one, or one below it."""
-        self.set_defaults(parser=self)
-        for action in self._actions:
-            below = action.choices.values() if isinstance(action.choices, dict) else ()
-            for sub in (sub for sub in below if isinstance(sub, _Parser)):
-                sub.name_parsers()
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -79,21 +55,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        own: _Parser = getattr(arguments, "parser", parser)
-        meant = _meant(unknown[0], own.own_options())
-        own.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        own: CommandParser = getattr(arguments, "parser", parser)
+        own.refuse_unknown(unknown)
     return arguments
 
 
-def _meant(given: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(given.partition("=")[0], known, n=1)
-    return f": did you mean {near[0]}?" if near else ""
-
-
-def build_parser(only: str | None = None) -> _Parser:
+def build_parser(only: str | None = None) -> CommandParser:
     """The parser of all commands. only: the command that is to be run: others have no options then."""
-    parser = _Parser(
+    parser = CommandParser(
         prog="firelane",
+        names=COMMAND_NAMES,
         description="Serve large language models on scarce hardware.",
         epilog="Environment variables: FIRELANE_ALLOW_HTTP, FIRELANE_CACHE_DIR, FIRELANE_CACHE_LIMIT_GIB, "
         "FIRELANE_CXX, FIRELANE_ISA, FIRELANE_LOG_LEVEL.",

@@ -10,6 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from firelane.server.options import shared as options
+from firelane.server.options.config_file import add_config, given_values
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from firelane.server.options.sets import ENGINE_COMMAND
 
     options.add_model(parser)
+    add_config(parser)
     add_options(parser, ENGINE_COMMAND)
 
 
@@ -32,10 +34,11 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.server.options import cluster as cluster_options
     from firelane.server.options import engine as engine_options
     from firelane.server.options import pages as page_options
+    from firelane.server.options.sets import ENGINE_COMMAND
     from firelane.sources.resolve import resolve
     from firelane.text.tokens.tokenizer_source import tokenizer_directory
 
-    values = vars(arguments)
+    values = given_values(arguments, ENGINE_COMMAND)
     listener = EngineListener(**fields(EngineListener, values))
     tls = cluster_options.cluster_tls(values, "--tls")
     address = Address(listener.host, listener.port)

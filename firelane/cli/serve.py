@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from firelane.errors import UsageError
 from firelane.server.options import shared as options
+from firelane.server.options.config_file import add_config, given_values
 
 if TYPE_CHECKING:
     from firelane.engine_config import EngineConfig, HostsConfig
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from firelane.server.options.sets import SERVE
 
     parser.add_argument("source", nargs="?", metavar="MODEL", help=options.MODEL_HELP)
+    add_config(parser)
     add_options(parser, SERVE)
 
 
@@ -35,9 +37,10 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.server.options import gateway as gateway_options
     from firelane.server.options import hosts as host_options
     from firelane.server.options.served_models import ServedModels
+    from firelane.server.options.sets import SERVE
     from firelane.server.service import serve
 
-    values = vars(arguments)
+    values = given_values(arguments, SERVE)
     as_json = values.get("log_format") == "json"
     display = display_for(values.get("log_format", "text"), environment)
     gateway_options.check_access(values)

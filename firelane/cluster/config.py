@@ -17,7 +17,7 @@ ENGINES = Group(
     "engines on other hosts",
     "in place of engines here: each is a `firelane engine` of the same model",
 )
-GATEWAYS = Group("gateways", "gateways")
+GATEWAYS = Group("gateways", "gateways", common=True, table="server")
 CA = "certificates of the CA that signs those of the other side (PEM)"
 CERT = "own certificate, which the other side checks (PEM)"
 KEY = "the certificate's key (PEM, not encrypted)"

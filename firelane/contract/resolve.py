@@ -152,7 +152,7 @@ def _with_states(limits: StepLimits, config: ExecutorConfig, budget: int) -> Ste
 
 
 def _or_states(limits: StepLimits) -> str:
-    return ", --state-snapshots or --max-num-seqs" if limits.num_states else ""
+    return ", state_snapshots or --max-num-seqs" if limits.num_states else ""
 
 
 def _beside_states(limits: StepLimits) -> str:

@@ -16,7 +16,7 @@ def examine_weight_pages(cache_dir: Path) -> str:
     if mapped_files_are_huge(existing_parent(cache_dir)):
         return "huge pages, shared by replicas"
     if private_huge_pages():
-        return "huge pages by private copies (--weights-pages): files in the cache directory have small ones"
+        return "huge pages by private copies (weights_pages): files in the cache directory have small ones"
     return (
         "small pages, and decoding waits for them: write madvise to "
         "/sys/kernel/mm/transparent_hugepage/enabled"

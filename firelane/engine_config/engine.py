@@ -48,6 +48,7 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
             metavar="TOKENS",
             least=1,
             see="kv-cache.md#recurrent-state",
+            file=True,
         ),
     ] = 4096
     scheduling_policy: Annotated[

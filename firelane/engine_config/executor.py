@@ -67,7 +67,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_parallel_size: Annotated[
         int,
         Option(
-            "stages of an engine that share its layers and work on different sequences at a time, on CPUs, "
+            "stages of an engine that share its layers, and work on different sequences at a time, on CPUs, "
             "with the same answers, bit for bit",
             ENGINE,
             least=1,
@@ -110,6 +110,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             ENGINE,
             choices=KV_CACHE_MEMORY,
             see="kv-cache.md#shared-memory",
+            file=True,
         ),
     ] = "private"
     """The shared memory of several ranks is a file that the engine's process maps."""
@@ -168,6 +169,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             ENGINE,
             choices=WEIGHTS_PAGES,
             see="serving.md#memory-pages",
+            file=True,
         ),
     ] = "auto"
     gemm: Annotated[
@@ -178,6 +180,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             ENGINE,
             choices=GEMMS,
             see="gpu.md#determinism",
+            file=True,
         ),
     ] = "invariant"
     """Where it is "ranks", weights are as the checkpoint has them."""
@@ -189,6 +192,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             least=0,
             default="what a quarter of the KV cache's memory has room for",
             see="kv-cache.md#recurrent-state",
+            file=True,
         ),
     ] = None
     replicas: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firelane.options import Group
 
-ENGINE = Group("engine", "engine")
+ENGINE = Group("engine", "engine", common=True)
 CARE = Group("care", "care of engines")
 HOSTS = Group(
     "hosts",

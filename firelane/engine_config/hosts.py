@@ -62,5 +62,5 @@ class HostsConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     key_file: KeyFile = None
     timeout_s: Annotated[
-        float, Option("seconds for all hosts to be there", HOSTS, flag="node-timeout", metavar="S")
+        float, Option("seconds for all hosts to be there", HOSTS, flag="node-timeout", file=True, metavar="S")
     ] = 300.0

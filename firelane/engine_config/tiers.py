@@ -71,6 +71,7 @@ class TiersConfig(msgspec.Struct, frozen=True, kw_only=True):
             "the most GiB that pages of one tenant take of a tier; beyond it they make room for each other",
             TIERS,
             flag="kv-tenant-size",
+            file=True,
             metavar="GIB",
             unit="GiB",
             default="all",
@@ -82,6 +83,7 @@ class TiersConfig(msgspec.Struct, frozen=True, kw_only=True):
             "pages that tiers store: all, or those that are used a second time",
             TIERS,
             flag="kv-admission",
+            file=True,
             choices=KV_ADMISSIONS,
         ),
     ] = "always"
@@ -100,7 +102,7 @@ class TiersConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raises UsageError for an option about what is not there."""
         for one in options.declared(type(self)):
             if one.field in names and getattr(self, one.field) != one.default:
-                raise UsageError(f"{one.flag} is about tiers of the KV cache: give it {needed}, too")
+                raise UsageError(f"{one.name} is about tiers of the KV cache: give it {needed}, too")
 
     @property
     def option(self) -> str:

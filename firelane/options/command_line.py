@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser, options: OptionSet) -> None:
     """Have the command take these options, but for those of files alone. An option that is not given leaves
-    no value, so that the config's own default counts."""
+    no value, so that the config's own default counts. A parser that tells its help in parts has a list
+    `option_sets`, which gets them, too."""
+    getattr(parser, "option_sets", []).append(options)
     for group, members in options.by_group():
         given = [one for one in members if not one.option.file]
         if given:

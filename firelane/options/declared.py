@@ -43,6 +43,11 @@ class Declared:
         return self.flag.removeprefix("--").replace("-", "_")
 
     @property
+    def name(self) -> str:
+        """The option as it is given: the key, where files alone have it, else the flag."""
+        return self.key if self.option.file else self.flag
+
+    @property
     def is_switch(self) -> bool:
         """The option has no value: it changes the default."""
         return self.kind is bool and not self.optional and not self.option.both
@@ -52,7 +57,7 @@ class Declared:
         """The name of the option's value in the help."""
         if self.option.choices and not self.option.metavar:
             return f"{{{','.join(self.option.choices)}}}"
-        return self.option.metavar or METAVARS.get(self.kind, "TEXT")
+        return self.option.metavar or ("X" if self.option.unit else METAVARS.get(self.kind, "TEXT"))
 
     @property
     def default_text(self) -> str:

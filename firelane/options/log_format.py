@@ -6,7 +6,7 @@ from typing import Annotated
 
 from firelane.options.option import Group, Option
 
-TELEMETRY = Group("logs", "logs, metrics and traces")
+TELEMETRY = Group("logs", "logs, metrics and traces", table="server")
 LogFormat = Annotated[
     str, Option("form of a log line", TELEMETRY, choices=("text", "json"), see="observability.md#log")
 ]

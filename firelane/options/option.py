@@ -27,6 +27,10 @@ class Group:
     name: str
     title: str
     about: str = ""
+    common: bool = False
+    """The short help tells each of its options, and of other groups the names alone."""
+    table: str = "engine"
+    """The table of a file that has the options of the group."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ CONFIG = ExecutorConfig(max_num_seqs=4, max_num_batched_tokens=64, block_size=16
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"block_size": 24}, "--block-size 24"), ({"threads": 100_000}, "--threads 100000: this machine has")],
+    [({"block_size": 24}, "--block-size 24"), ({"threads": 4096}, "--threads 4096: this machine has")],
 )
 def test_refused_before_loading(change: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):

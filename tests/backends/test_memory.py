@@ -22,5 +22,5 @@ def test_a_system_without_what_linux_has(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "platform", "darwin")
     assert available_bytes() > 0
     assert zeroed(HUGE_PAGE_BYTES)[-1] == 0
-    with pytest.raises(UsageError, match="--kv-cache-memory shared: only Linux"):
+    with pytest.raises(UsageError, match="kv_cache_memory = shared: only Linux"):
         shared_zeroed(100)

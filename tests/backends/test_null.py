@@ -48,7 +48,7 @@ def load(tmp_path, **sizes):
     [
         ({"replicas": 9, "kv_cache_bytes": 1}, "9 engines on one GPU: it takes 8 at most"),
         ({"replicas": 2}, "2 engines on one GPU: .* say with --kv-cache-gib"),
-        ({"kv_cache_memory": "shared"}, "--kv-cache-memory shared: a GPU's KV cache is private"),
+        ({"kv_cache_memory": "shared"}, "kv_cache_memory = shared: a GPU's KV cache is private"),
         ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype int8: a GPU's KV cache keeps the numbers"),
         ({"activation_dtype": "int8"}, "--activation-dtype int8: a GPU multiplies bf16 numbers"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: a GPU's KV cache keeps the numbers"),

@@ -88,7 +88,7 @@ def test_errors_are_one_line(arguments: list[str], code: int, message: str) -> N
         ["bench"],
         ["bench", "serve", "--request-rate", "nan"],
         ["serve", "--replicas", "300"],
-        ["serve", "--max-connections", "0"],
+        ["serve", "--max-body-mib", "0"],
         ["serve", "--kv-cache-gib", "1e300"],
         ["chat", "--min-p", "1.5"],
         ["generate", "--prompt", "a", "--temperature", "inf"],

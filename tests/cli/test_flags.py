@@ -23,39 +23,39 @@ from firelane.engine_config import (
     WEIGHTS_PAGES,
     EngineConfig,
 )
-from firelane.options import declared
+from firelane.options import OptionError, declared
 from firelane.server.options import shared as options
+from firelane.server.options.sets import ENGINE_COMMAND, NODE_MODEL, NODE_SERVER, SERVE
 
 ENGINE = (
     "--threads --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size --max-num-seqs "
     "--max-num-batched-tokens "
-    "--max-model-len --kv-cache-gib --block-size --kv-cache-memory --kv-cache-dtype --weights --dtype "
-    "--weights-pages --activation-dtype --no-prefix-cache --scheduling-policy --backend --gemm "
-    "--state-snapshots --state-snapshot-interval"
+    "--max-model-len --kv-cache-gib --block-size --kv-cache-dtype --weights --dtype "
+    "--activation-dtype --no-prefix-cache --scheduling-policy --backend"
 )
 SAMPLING = (
     "--max-tokens --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty "
     "--frequency-penalty --seed --stop"
 )
 REMOTE = "--engines --engine-tls-ca --engine-tls-cert --engine-tls-key"
-HOSTS = "--nnodes --node-rank --master-addr --cluster-key-file --node-timeout"
-TIERS = "--kv-offloading-size --kv-disk --kv-disk-size --kv-disk-key-file --kv-tenant-size --kv-admission"
+HOSTS = "--nnodes --node-rank --master-addr --cluster-key-file"
+TIERS = "--kv-offloading-size --kv-disk --kv-disk-size --kv-disk-key-file"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --allow-origin --prices --tls-cert --tls-key"
-LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
-STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
+LIMITS = "--max-body-mib"
+STORAGE = "--data-dir"
 TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 SERVER = "--url --api-key"
 FLAGS = {
-    "serve": "MODEL --model --replicas --prefill --decode --role-controller --routing --share-pages "
+    "serve": "MODEL --config --model --replicas --prefill --decode --role-controller --routing --share-pages "
     "--kv-events-config --kv-transfer-address --kv-transport --kv-transfer-cipher "
     "--no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --gateways --take-over --drain-timeout "
-    "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
+    "--served-model-name --max-queue --no-wait --alias "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {REMOTE} "
     f"{TIERS} {ENGINE}",
-    "engine": "MODEL --host --port --tls-ca --tls-cert --tls-key --drain-timeout --log-format --no-sandbox "
-    "--role --kv-transfer-address --kv-transport --kv-transfer-cipher --cluster-key-file "
+    "engine": "MODEL --config --host --port --tls-ca --tls-cert --tls-key --drain-timeout --log-format "
+    "--no-sandbox --role --kv-transfer-address --kv-transport --kv-transfer-cipher --cluster-key-file "
     f"--engine-timeout --step-deadline {TIERS} {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",
     "ps": SERVER,
@@ -66,9 +66,9 @@ FLAGS = {
     "unload": f"MODEL --timeout-s {SERVER}",
     "keys new": "NAME",
     "keys hash": "",
-    "chat": f"MODEL --url --system {SAMPLING} {ENGINE} --no-sandbox",
+    "chat": f"MODEL --url --system {SAMPLING} --config {ENGINE} --no-sandbox",
     "show": f"MODEL {SERVER}",
-    "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE} --no-sandbox",
+    "generate": f"MODEL --prompt --chat {SAMPLING} --config {ENGINE} --no-sandbox",
     "bench offline": "MODEL --threads --weights --kv-cache-dtype --activation-dtype --workload --repeats "
     "--json",
     "bench serve": "--url --backend --endpoint --model --api-key --seed --dataset-name --dataset-path "
@@ -99,6 +99,12 @@ FLAGS = {
     "--kv-cache-dtype",
     "version": "",
 }
+FILES_ALONE = (
+    "header_timeout_s idle_timeout_s max_connections max_queue_age_s max_stored_responses max_upload_mib "
+    "tenant_files_gib weights_pages state_snapshots state_snapshot_interval kv_cache_memory gemm "
+    "kv_admission kv_tenant_size node_timeout"
+)
+"""Keys of files that no command line has: nobody sets them by hand."""
 ENVIRONMENT = {
     "FIRELANE_ALLOW_HTTP",
     "FIRELANE_CACHE_DIR",
@@ -129,7 +135,15 @@ def test_commands() -> None:
 def test_flags(command: str) -> None:
     actions = commands(build_parser())[command]._actions
     names = [a.option_strings[-1] if a.option_strings else str(a.metavar) for a in actions]
-    assert sorted(n for n in names if n != "--help") == sorted(FLAGS[command].split())
+    assert sorted(n for n in names if n not in ("--help", "--help-all")) == sorted(FLAGS[command].split())
+
+
+def test_keys_of_files_alone() -> None:
+    keys = {one.key for one in SERVE.by_key.values() if one.option.file}
+    assert sorted(keys) == sorted(FILES_ALONE.split())
+    assert {one.key for one in ENGINE_COMMAND.by_key.values() if one.option.file} <= keys
+    known = {**NODE_SERVER.by_key, **NODE_MODEL.by_key}
+    assert keys - {"node_timeout"} <= set(known)  # a node has its engines on one host
 
 
 def test_every_flag_has_help() -> None:
@@ -161,16 +175,16 @@ def test_a_queue_may_have_no_room() -> None:
         ("backend", (AUTO, *BACKENDS)),
     ],
 )
-def test_choices_are_those_that_there_are(option: str, known: tuple[str, ...], capsys) -> None:
-    parser = build_parser()
-    assert options.engine_settings(parser.parse_args(["serve"])) == {}
-    assert next(one.default for one in declared(EngineConfig) if one.field == option) == known[0]
-    words = ["serve", f"--{option.replace('_', '-')}"]
+def test_choices_are_those_that_there_are(option: str, known: tuple[str, ...]) -> None:
+    (one,) = (one for one in declared(EngineConfig) if one.field == option)
+    assert (one.default, one.option.choices) == (known[0], known)
     for given in known:
-        assert options.engine_settings(parser.parse_args([*words, given])) == {option: given}
-    with pytest.raises(SystemExit, match="2"):
-        parser.parse_args([*words, "fp4"])
-    assert f"'fp4' is not one of {known[0]}, {known[1]}" in capsys.readouterr().err
+        assert one.read(given) == given
+    with pytest.raises(OptionError, match=f"'fp4' is not one of {known[0]}, {known[1]}"):
+        one.read("fp4")
+    if not one.option.file:
+        words = ["serve", f"--{option.replace('_', '-')}", known[-1]]
+        assert options.engine_settings(build_parser("serve").parse_args(words)) == {option: known[-1]}
 
 
 def test_roles_and_transports_are_those_that_engines_have() -> None:

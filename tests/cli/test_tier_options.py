@@ -13,11 +13,16 @@ from firelane.cli import build_parser
 from firelane.engine_config import GIB, EngineConfig, HostsConfig, TiersConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
+from firelane.options import read_table
 from firelane.server.options.engine import engine_config
+from firelane.server.options.sets import SERVE
 
 
-def config(*options: str) -> TiersConfig | None:
+def config(*options: str, **keys: Any) -> TiersConfig | None:
+    """keys: of a file."""
     values = vars(build_parser().parse_args(["serve", "MODEL", *options]))
+    file = read_table(SERVE, keys, Path(), lambda key, told: UsageError(f"{key}: {told}"))
+    values = {**file, **values}
     return engine_config(values, Path(), Environment(cache_dir=Path())).tiers
 
 
@@ -27,7 +32,7 @@ def test_no_tier_is_the_default() -> None:
 
 def test_sizes_are_shared_by_replicas(tmp_path: Path) -> None:
     disk = ["--kv-disk", str(tmp_path / "new" / "pages"), "--kv-disk-size", "2"]
-    tiers = config("--kv-offloading-size", "4", *disk, "--kv-tenant-size", "1", "--kv-admission", "reuse")
+    tiers = config("--kv-offloading-size", "4", *disk, kv_tenant_size=1, kv_admission="reuse")
     assert tiers is not None
     assert (tmp_path / "new" / "pages").is_dir()
     assert (tiers.host_bytes, tiers.disk_bytes, tiers.tenant_bytes) == (4 * GIB, 2 * GIB, GIB)
@@ -44,14 +49,18 @@ def test_sizes_are_shared_by_replicas(tmp_path: Path) -> None:
         ["--kv-disk-size", "2"],
         ["--kv-offloading-size", "2", "--kv-disk-size", "2"],
         ["--kv-disk-key-file", "key"],
-        ["--kv-tenant-size", "2"],
-        ["--kv-admission", "reuse"],
     ],
     ids=" ".join,
 )
 def test_options_about_a_tier_that_is_not_there(options: list[str]) -> None:
-    with pytest.raises(UsageError, match="is about tiers"):
+    with pytest.raises(UsageError, match=f"{options[-2]} is about tiers"):
         config(*options)
+
+
+@pytest.mark.parametrize("keys", [{"kv_tenant_size": 2}, {"kv_admission": "reuse"}], ids=str)
+def test_keys_about_a_tier_that_is_not_there(keys: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^{next(iter(keys))} is about tiers"):
+        config(**keys)
 
 
 def test_a_directory_may_be_of_a_group_as_volumes_of_kubernetes_are(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_fewer_sequences_run_where_their_states_would_take_too_much(caplog) -> N
 
 
 def test_states_that_leave_no_room_for_pages_are_refused_with_what_to_lower() -> None:
-    message = r"states of 4 sequences and 40 snapshots take .* lower --max-model-len, --state-snapshots or"
+    message = r"states of 4 sequences and 40 snapshots take .* lower --max-model-len, state_snapshots or"
     with pytest.raises(OutOfMemoryError, match=message):
         hybrid(40 * STATE, state_snapshots=40)
     with pytest.raises(OutOfMemoryError, match="states of 1 sequences and 0 snapshots"):

@@ -16,7 +16,7 @@ from firelane.native.pages import MappedFile
     ("in_files", "in_private", "said"),
     [
         (True, False, "huge pages, shared by replicas"),
-        (False, True, "huge pages by private copies (--weights-pages)"),
+        (False, True, "huge pages by private copies (weights_pages)"),
         (False, False, "small pages, and decoding waits for them: write madvise to /sys/kernel/mm"),
     ],
 )

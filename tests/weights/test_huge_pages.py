@@ -118,7 +118,7 @@ def test_who_asked_is_told(
     HugePages(File(able=able), spare=lambda: 1 << 40, asked=asked).move()
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(lines) == told
-    assert all(line.startswith("--weights-pages huge: only 0% of the weights") for line in lines)
+    assert all(line.startswith("weights_pages = huge: only 0% of the weights") for line in lines)
 
 
 @pytest.mark.parametrize("after", range(7))

@@ -52,7 +52,7 @@ def shared_zeroed(nbytes: int, *, reserved: bool = True) -> tuple[int, NDArray[n
     UsageError where it has no such files.
     """
     if sys.platform != "linux":
-        raise UsageError("--kv-cache-memory shared: only Linux has files in memory, leave it out")
+        raise UsageError("kv_cache_memory = shared: only Linux has files in memory, leave it out")
     try:
         if reserved and nbytes >= HUGE_PAGE_BYTES:
             with suppress(OSError):

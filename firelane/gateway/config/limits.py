@@ -43,6 +43,7 @@ class HttpLimits:
             "a request's headers must arrive within this time, its body within three times as long",
             LIMITS,
             flag="header-timeout-s",
+            file=True,
             metavar="S",
         ),
     ] = 20.0
@@ -54,6 +55,7 @@ class HttpLimits:
             "a connection without a request is closed after this time",
             LIMITS,
             flag="idle-timeout-s",
+            file=True,
             metavar="S",
         ),
     ] = 75.0
@@ -68,7 +70,14 @@ class FileLimits:
 
     upload_bytes: Annotated[
         int,
-        Option("largest file in MiB that can be uploaded", FILES, flag="max-upload-mib", unit="MiB", least=1),
+        Option(
+            "largest file in MiB that can be uploaded",
+            FILES,
+            flag="max-upload-mib",
+            file=True,
+            unit="MiB",
+            least=1,
+        ),
     ] = 200 << 20
     tenant_bytes: Annotated[
         int,
@@ -76,6 +85,7 @@ class FileLimits:
             "GiB for the files of one tenant; further uploads get status 413",
             FILES,
             flag="tenant-files-gib",
+            file=True,
             unit="GiB",
         ),
     ] = 10 << 30

@@ -68,6 +68,7 @@ class GatewayConfig:
             SERVER,
             least=0,
             see="api.md",
+            file=True,
         ),
     ] = 1024
     any_model: Annotated[
@@ -119,7 +120,7 @@ class GatewayConfig:
     tls: TlsFiles | None = None
     max_queue_age_s: Annotated[
         float,
-        Option("a request that has not begun after so long gets status 503", LIMITS, metavar="S"),
+        Option("a request that has not begun after so long gets status 503", LIMITS, metavar="S", file=True),
     ] = 600.0
     max_connections: Annotated[
         int,
@@ -128,6 +129,7 @@ class GatewayConfig:
             LIMITS,
             least=1,
             default="what the limit of open files allows",
+            file=True,
         ),
     ] = 0
     limits: HttpLimits = field(default_factory=HttpLimits)

@@ -77,7 +77,7 @@ def begin_turn(request: ResponsesRequest, kept: Kept, tenant: Tenant) -> Turn:
     """
     if (request.store or request.background) and not kept.responses.enabled:
         raise RequestError(
-            "`store` or `background` is true, but this server keeps no answers (--max-stored-responses 0): "
+            "`store` or `background` is true, but this server keeps no answers (max_stored_responses = 0): "
             "leave it out",
             param="store" if request.store else "background",
             code="unsupported_parameter",

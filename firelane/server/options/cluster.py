@@ -68,5 +68,5 @@ def _check_alone(values: Values, known: OptionSet) -> None:
         if is_local and values.get(one.key, one.default) != one.default:
             given = f"--role {one.key}" if one.key in ("prefill", "decode") else "it"
             raise UsageError(
-                f"{one.flag} beside --engines: give {given} to `firelane engine`, on their hosts"
+                f"{one.name} beside --engines: give {given} to `firelane engine`, on their hosts"
             )

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from firelane.server.options.config_file import add_config, given_values
+
+if TYPE_CHECKING:
+    from firelane.options import OptionSet
 
 N = TypeVar("N", int, float)
 GIB = 1 << 30
@@ -56,18 +61,27 @@ def threads(arguments: argparse.Namespace) -> int:
 
 def add_engine(parser: argparse.ArgumentParser, *only: str) -> None:
     """Settings of a command that runs a model itself. only: those of these fields alone."""
-    from firelane.engine_config import CARE, ENGINE, EngineConfig
-    from firelane.options import OptionSet, add_options
+    from firelane.options import add_options
 
-    add_options(parser, OptionSet((EngineConfig,), (ENGINE, CARE), only=only, without=("step_deadline",)))
+    if not only:
+        add_config(parser)
+    add_options(parser, _of_engine(only))
 
 
 def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Fields of EngineConfig that the options of `add_engine` give."""
+    """Fields of EngineConfig that the options of `add_engine` give. Raises UsageError for a wrong file."""
     from firelane.engine_config import EngineConfig
     from firelane.options import fields
 
-    return fields(EngineConfig, vars(arguments))
+    has_file = getattr(arguments, "config", None) is not None
+    return fields(EngineConfig, given_values(arguments, _of_engine()) if has_file else vars(arguments))
+
+
+def _of_engine(only: tuple[str, ...] = ()) -> OptionSet:
+    from firelane.engine_config import CARE, ENGINE, EngineConfig
+    from firelane.options import OptionSet
+
+    return OptionSet((EngineConfig,), (ENGINE, CARE), only=only, without=("step_deadline",))
 
 
 def log_resolved(section: str, config: Any, *, as_json: bool) -> None:

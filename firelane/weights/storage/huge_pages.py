@@ -38,7 +38,7 @@ class HugePages:
         log.debug("packed weights: %.0f%% in huge pages", 100 * share)
         if self._asked and share < ENOUGH and not stopped():
             log.warning(
-                "--weights-pages huge: only %.0f%% of the weights lie in huge pages; free memory, or ask "
+                "weights_pages = huge: only %.0f%% of the weights lie in huge pages; free memory, or ask "
                 "`firelane doctor` what this machine gives",
                 100 * share,
             )

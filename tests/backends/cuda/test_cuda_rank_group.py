@@ -126,7 +126,7 @@ def test_a_rank_that_ends_before_all_have_met(checkpoint: Path) -> None:
     [
         ({"weights": "int4"}, "--weights int4 with --tensor-parallel-size 2: ranks on GPUs keep"),
         ({"weights": "lossless"}, "--weights lossless with"),
-        ({"gemm": "library"}, "--gemm library with"),
+        ({"gemm": "library"}, "gemm = library with"),
     ],
 )
 def test_options_that_ranks_do_not_take(checkpoint: Path, options: dict[str, str], message: str) -> None:

@@ -111,7 +111,7 @@ def test_a_server_that_stores_nothing_says_so(make_service):
     assert create(service)["store"] is False
     refused = service.http.post("/v1/responses", json={"input": "x", "store": True})
     assert refused.status_code == 400
-    assert "--max-stored-responses" in refused.json()["error"]["message"]
+    assert "max_stored_responses = 0" in refused.json()["error"]["message"]
 
 
 def test_another_key_reads_nothing(service):

@@ -118,7 +118,7 @@ def _check_options(config: ExecutorConfig) -> None:
             "them; leave it out"
         )
     if config.gemm == "library":
-        raise UsageError(f"--gemm library with {asked}: leave one of them out")
+        raise UsageError(f"gemm = library with {asked}: leave one of them out")
 
 
 def _watching(

@@ -72,7 +72,7 @@ class Conversations:
     async def create(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._new)
         if not self._store.enabled:
-            raise RequestError("this server keeps no conversations (--max-stored-responses 0)")
+            raise RequestError("this server keeps no conversations (max_stored_responses = 0)")
         about = ConversationObject(
             id=f"conv_{secrets.token_hex(24)}", created_at=int(time.time()), metadata=request.metadata or {}
         )
