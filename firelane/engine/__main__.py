@@ -24,12 +24,12 @@ def main(arguments: list[str]) -> int:
     if config.cores is not None:
         os.sched_setaffinity(0, config.cores)
     logs.set_up(env.read().log_level, config.log_format)
-    from firelane.engine.process.rights import (
-        rights_of,  # now: the threads that libraries start get the cores, too
-    )
+    # Imported now, so that the threads that libraries start get the cores, too.
+    from firelane.engine.process.rights import rights_of
 
     rights = rights_of(config)
-    from firelane.engine.process.process import run  # now: those threads are as confined
+    # Imported now, so that those threads are as confined.
+    from firelane.engine.process.process import run
 
     further = dict(argument.split("=", 1) for argument in arguments[2:])
     sockets = {name: socket.socket(fileno=int(fd)) for name, fd in further.items()}

@@ -93,8 +93,9 @@ def test_without_a_gateway_a_load_ends_at_once_and_a_step_by_its_socket(ends, mo
 def test_an_engine_ends_with_the_process_that_started_it() -> None:
     """Whatever it is at: it does not look at its socket while it loads."""
     engine = (
-        "import firelane.engine.__main__ as engine, time\n"
-        "engine.end_with_parent(); print(1, flush=True); time.sleep(20); print(2)"
+        "import firelane.engine.__main__ as engine, socket, time\n"
+        "kept, given = socket.socketpair(); channel = engine.as_child(str(given.detach()))\n"
+        "print(1, flush=True); time.sleep(20); print(2)"
     )
     gateway = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {engine!r}]).wait()"
     with subprocess.Popen([sys.executable, "-c", gateway], stdout=subprocess.PIPE) as process:
