@@ -1,7 +1,5 @@
 """Engines and gateways of different hosts, as the command lines of both sides name them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The configuration of an engine process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -113,6 +111,6 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
         return msgspec.json.encode(self, enc_hook=str).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> EngineConfig:
+    def from_json(cls, text: str) -> "EngineConfig":
         """Raises msgspec.DecodeError."""
         return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))

@@ -1,7 +1,5 @@
 """The configuration of an executor: what a backend makes of it is the engine's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Hosts that the ranks of one engine are on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

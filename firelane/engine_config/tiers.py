@@ -1,7 +1,5 @@
 """Tiers of the KV cache: where pages lie that it has no room for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -111,7 +109,7 @@ class TiersConfig(msgspec.Struct, frozen=True, kw_only=True):
             return f"--kv-offloading-size {self.host_bytes / GIB:g}"
         return f"--kv-disk {self.disk} --kv-disk-size {self.disk_bytes / GIB:g}"
 
-    def share(self, number: int) -> TiersConfig:
+    def share(self, number: int) -> "TiersConfig":
         """The tiers of one of so many engines."""
         sizes = ("host_bytes", "tenant_bytes", *(("disk_bytes",) if self.disk is not None else ()))
         shares = {name: size and max(1, size // number) for name in sizes for size in [getattr(self, name)]}

@@ -7,7 +7,8 @@ A field says all of its option in its annotation, where the config is defined:
 
 `add_options` puts the options of configs on the command line of a command, `read_table` reads them from a
 table of a TOML file, and `fields` gives what was given to the config's constructor. A config calls `check`
-when it is made, so that a value from Python is checked as one from the command line is.
+when it is made, so that a value from Python is checked as one from the command line is. Modules of configs do
+not import annotations from __future__: as text, each would be compiled at the start of a server.
 """
 
 from __future__ import annotations

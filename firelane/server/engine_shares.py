@@ -1,7 +1,5 @@
 """Configurations of the engines of one model: each replica's share of cores and memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

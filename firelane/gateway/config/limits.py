@@ -1,7 +1,5 @@
 """Limits of connections and of stored files, and the files of TLS."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Configuration of one served model, as the gateway has it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Configuration of the whole gateway."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated

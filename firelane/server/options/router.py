@@ -1,7 +1,5 @@
 """Routers outside, and pages that travel between servers: what options say of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Models that `firelane serve` is given on its command line, with their names and templates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +83,7 @@ class ServedModels:
         ),
     ] = ()
 
-    def configs(self, values: Mapping[str, Any], display: Progress, cache_dir: Path) -> list[ModelConfig]:
+    def configs(self, values: Mapping[str, Any], display: "Progress", cache_dir: Path) -> list[ModelConfig]:
         """The config of each model, in the order in which they are given. values: of the options that all of
         them share. Raises UsageError."""
         from firelane.sources.resolve import resolve
