@@ -141,7 +141,7 @@ def test_load_failure_gives_up_with_its_message(config, tmp_path):
     ("changes", "message", "exit_code"),
     [
         ({"max_model_len": 257}, "--max-model-len 257: the model takes 256 tokens", 2),
-        ({"max_num_seqs": 1 << 44, "max_num_batched_tokens": 1 << 44}, "unable to allocate", 1),
+        ({"max_num_seqs": (1 << 31) - 1, "max_num_batched_tokens": (1 << 31) - 1}, "unable to allocate", 1),
     ],
     ids=["context", "sequences"],
 )

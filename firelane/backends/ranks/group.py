@@ -150,7 +150,7 @@ class RankGroup:
         self._resources.close()
 
     def _check(self) -> None:
-        if self._interconnect.has_ended:
+        if self._is_known.is_set() or self._interconnect.has_ended:
             self._is_known.wait(END_S)
             kind = (
                 KilledError if any(process.was_killed for process in self._leader.processes) else MachineError
