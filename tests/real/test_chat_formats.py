@@ -77,6 +77,7 @@ KNOWN = {
     "meta-llama-Llama-3.1-8B-Instruct": f"llama3_json {CALLS}",
     "meta-llama-Llama-3.2-3B-Instruct": f"llama3_json {CALLS}",
     "meta-llama-Llama-3.3-70B-Instruct": f"llama3_json {CALLS}",
+    "meetkai-functionary-medium-v3.1": f"functionary_v31 {CALLS}",
     "microsoft-Phi-3.5-mini-instruct": f"hermes {IN_WORDS}",
     "mistralai-Ministral-3-14B-Reasoning-2512": f"mistral {BOTH}",
     "mistralai-Mistral-Nemo-Instruct-2407": f"mistral {CALLS}",
@@ -90,7 +91,6 @@ KNOWN = {
 }
 UNKNOWN = {
     "CohereForAI-c4ai-command-r-plus-tool_use": "Action: and a fenced list, without marks",
-    "meetkai-functionary-medium-v3.1": "<function=name> around JSON",
     "meetkai-functionary-medium-v3.2": ">>>name, and JSON",
     "upstage-Solar-Open-100B": "calls whose ids come first",
 }

@@ -181,6 +181,7 @@ TEMPLATES = {
         before="{{ ns }}<tool_call>\n",
         after="{{ ns }}</tool_call>",
     ),
+    "functionary_v31": _template("<function={{ f.name }}>{{ f.arguments | tojson }}</function>"),
     "olmo3": PYTHON
     + _template(
         "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")\n",

@@ -185,6 +185,13 @@ CASES = [
     ("kimi_k2", "Wait. " + kimi(("f:0", "{}")) + " Then.", "Wait.  Then.", [("f", "{}")]),
     ("kimi_k2", "<|tool_call_begin|>functions.f:0 <|tool_call_argument_begin|> {}", "", [("f", "{}")]),
     ("kimi_k2", kimi(("f", "{}")), kimi(("f", "{}")), []),
+    # Functionary v3.1
+    ("functionary_v31", f"Ok. <function=f>{ARGS}</function><function=g>{{}}</function> So.", "Ok.  So.",
+     [("f", ARGS), ("g", "{}")]),
+    ("functionary_v31", '<function=g>\n{"a": "</function>"}\n</function>\n<function=f>{}', "",
+     [("g", '{"a": "</function>"}'), ("f", "{}")]),
+    ("functionary_v31", "A tag <function=f> without {}", "A tag <function=f> without {}", []),
+    ("functionary_v31", "<function=f>[1]</function>", "<function=f>[1]</function>", []),
     # Gemma 4
     ("gemma4", f'<|tool_call>call:f{{s:{Q}é "x" \\n {{,}}{Q},n:5,b:true,o:{{k:[1,{Q}2{Q}]}}}}<tool_call|>',
      "", [("f", '{"s": "é \\"x\\" \\\\n {,}", "n": 5, "b": true, "o": {"k": [1, "2"]}}')]),

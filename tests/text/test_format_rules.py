@@ -131,7 +131,7 @@ CALL = {
 }
 WRITTEN = (
     *("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere", "kimi_k3", "muse_glimmer"),
-    "minimax_m3",
+    *("minimax_m3", "functionary_v31"),
 )
 CALL |= {name: named_family(name).written([("plain", {"s": "x", "e": "red", "b": True})]) for name in WRITTEN}
 CALL["deepseek_v4"] = CALL["deepseek_v32"].replace("function_calls", "tool_calls")

@@ -21,6 +21,7 @@ WAYS = {
     "harmony": "<|channel|>commentary to=functions.f <|constrain|>json<|message|>%s<|call|>",
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n%s\n```"
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "functionary_v31": "<function=f>%s</function>",
     "kimi_k2": "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>%s<|tool_call_end|>",
 }
 
@@ -62,7 +63,9 @@ def test_what_is_right_stays_to_the_letter(name):
 
 
 @pytest.mark.parametrize("value", ["[1]", "5", '"Rome"', "true", '"[]"', "[{}]", "{'a'}", "-1.5"])
-@pytest.mark.parametrize("name", [name for name in WAYS if name not in ("deepseek_v3", "kimi_k2")])
+@pytest.mark.parametrize(
+    "name", [name for name in WAYS if name not in ("deepseek_v3", "kimi_k2", "functionary_v31")]
+)
 def test_what_cannot_be_made_an_object_stays_content(name, value):
     content, _, calls = read(name, WAYS[name] % value)
     if (name, value) == ("harmony", "{'a'}"):

@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator
 
 from firelane.text.parsers import TOOL_ALIASES
 from firelane.text.tools.family import Family
-from firelane.text.tools.formats import cohere, deepseek, gemma4, harmony, hermes, kimi_k2, llama3, mistral
+from firelane.text.tools.formats import (
+    cohere,
+    deepseek,
+    functionary,
+    gemma4,
+    harmony,
+    hermes,
+    kimi_k2,
+    llama3,
+    mistral,
+)
 from firelane.text.tools.formats.minimax_m3 import OPEN as MINIMAX_M3
 from firelane.text.tools.formats.minimax_m3 import MinimaxM3
 from firelane.text.tools.formats.muse_glimmer import MuseGlimmer
@@ -51,6 +61,7 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "muse_glimmer": lambda _: MuseGlimmer(),
     "minimax_m3": lambda _: MinimaxM3(),
     "kimi_k3": lambda _: Tagged("kimi_k3", tags.KIMI_K3),
+    "functionary_v31": lambda _: functionary.functionary_v31(),
     "cohere": lambda shown: cohere.Cohere(newer=cohere.TEXT[1] in shown),
 }
 
@@ -98,6 +109,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("phi4_mini_json", (json_list.PHI4_MINI,)),
     ("phi4_mini_json", ("<|/tool|>",)),
     ("llama3_json", ('"parameters": dictionary',)),
+    ("functionary_v31", functionary.CALL),
     ("llama4_pythonic", (LLAMA4[0],)),
     ("llama4_pythonic", ("[func_name1(",)),
     ("llama3_json", (llama3.MARK,)),

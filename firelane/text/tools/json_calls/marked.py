@@ -1,5 +1,5 @@
-"""Calls of a name and a JSON object with marks around each part, in a section of their own: DeepSeek V3 and
-V3.1, Kimi K2.
+"""Calls of a name and a JSON object with marks around each part: in a section of their own (DeepSeek V3 and
+V3.1, Kimi K2) or without one (Functionary).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FENCE = "```"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marks:
-    """One way of writing such calls. section, call: opening and closing mark. head: what stands between a
-    call's mark and its arguments, with groups `name` and, where the model writes one, `id`. before_name,
-    number, before_arguments, after_arguments, between: what is forced around them; number: a pattern that
-    follows the name.
+    """One way of writing such calls. section, call: opening and closing mark; those of the section are ""
+    where there is none. head: what stands between a call's mark and its arguments, with groups `name` and,
+    where the model writes one, `id`. before_name, number, before_arguments, after_arguments, between: what
+    is forced around them; number: a pattern that follows the name.
     """
 
     section: tuple[str, str]
@@ -38,7 +38,7 @@ class Marks:
 
     @property
     def delimiters(self) -> tuple[str, ...]:
-        return (*self.section, *self.call, *self.more)
+        return (*filter(None, self.section), *self.call, *self.more)
 
 
 class Marked(Family):
@@ -46,14 +46,14 @@ class Marked(Family):
 
     def __init__(self, name: str, marks: Marks) -> None:
         self.name = name
-        self.opening = marks.section[0]
+        self.opening = marks.section[0] or marks.call[0]
         self.delimiters = marks.delimiters
         self._marks = marks
         self._no_head = re.compile(r"[{}]")
 
     @property
     def openings(self) -> tuple[str, ...]:
-        return self._marks.section[0], self._marks.call[0]
+        return tuple(filter(None, (self._marks.section[0], self._marks.call[0])))
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         call = self._marks.call[0]
@@ -75,7 +75,7 @@ class Marked(Family):
             yield from stream_value(buffer)
             at = yield from self._behind(buffer, _FENCE)
             at = yield from self._behind(buffer, marks.call[1])
-        if read:
+        if read and marks.section[1]:
             yield from self._behind(buffer, marks.section[1])
         return read
 
@@ -105,13 +105,17 @@ class Marked(Family):
 
         def call(tool: Tool) -> str:
             number = f"/{marks.number}/" if marks.number else ""
-            head, tail = text(marks.call[0] + marks.before_name + tool.name), marks.after_arguments
+            opening = marks.call[0] if marks.section[0] else ""  # else it is before the block
+            head, tail = text(opening + marks.before_name + tool.name), marks.after_arguments
             return (
                 f"{head} {number} {text(marks.before_arguments)} {inline_arguments(tool)} "
                 f"{text(tail + marks.call[1])}"
             )
 
         between = quoted(marks.between) if marks.between else ""
+        if not marks.section[0]:
+            listed = repeated(f"{text(marks.call[0])} block", between, parallel=parallel)
+            return f"calls: {listed}\nblock: call\n" + tool_rules(tools, call)
         listed = repeated("call", between, parallel=parallel)
         calls = f"calls: {text(marks.section[0])} block\nblock: {listed} {text(marks.section[1])}\n"
         return calls + tool_rules(tools, call)
