@@ -20,11 +20,18 @@ from firelane.cli import build_parser
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATH = re.compile(r"`((?:firelane|docs|tests|scripts|benchmarks|tools)/[\w./-]+)`")
-LINK = re.compile(r"\]\(([^)#]+)\)")
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+FILE = re.compile(r"`([\w-]+\.(?:py|cpp|h|js|css|svg))`")
+MODULE = re.compile(r"python -m (firelane(?:\.[a-z_]+)*)")
+FILES_OF_OTHERS = {"llama.cpp", "numpy.py"}
+TOPS = ("firelane", "tests", "benchmarks", "scripts")
+FILES = {p.name for top in TOPS for p in (ROOT / top).rglob("*.*")} | FILES_OF_OTHERS
 # A type, or a function called in the text, that some file of the package must define.
 SYMBOL = re.compile(r"`([A-Z][a-z]\w+)(?:\.(\w+))?`")
 NAMES_OF_OTHERS = ("ForCausalLM", "ForConditionalGeneration")
 """How the names of architectures end."""
+COMPOSERS = {"bench", "cli", "doctor", "llm", "plan", "server"}
+"""Packages that compose the others."""
 OPTION = re.compile(r"`(--[a-z-]+)")
 BLOCK = re.compile(r"<!-- (run|output): (\w+) -->\n```\w+\n(.*?)```", re.DOTALL)
 SOURCES = "\n".join(p.read_text() for p in sorted((ROOT / "firelane").rglob("*.py")))
@@ -39,6 +46,74 @@ def test_paths_and_links_exist(page: Path) -> None:
     text = page.read_text()
     missing = [p for p in PATH.findall(text) if not (ROOT / p).exists()]
     missing += [t for t in LINK.findall(text) if "://" not in t and not (page.parent / t).exists()]
+    missing += [name for name in FILE.findall(text) if name not in FILES]
+    missing += [module for module in MODULE.findall(text) if not module_exists(module)]
+    assert missing == []
+
+
+def module_exists(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return (path / "__main__.py").exists() or path.with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_parts_of_pages_that_are_linked_exist(page: Path) -> None:
+    missing = []
+    for target, part in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", page.read_text()):
+        linked = page.parent / target if target else page
+        headings = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)
+        if part not in {anchor(heading) for heading in headings}:
+            missing.append(f"{target}#{part}")
+    assert missing == []
+
+
+def anchor(heading: str) -> str:
+    """A heading's name in links, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def map_rows(heading: str) -> list[list[str]]:
+    """The rows below a table's first line: its cells, with code marks."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text[text.index(f"| {heading} |") :].split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def codes(cell: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", cell))
+
+
+def importers() -> dict[str, set[str]]:
+    """For each package the others that import it."""
+    found: dict[str, set[str]] = {}
+    for file in (ROOT / "firelane").glob("*/**/*.py"):
+        own = file.relative_to(ROOT / "firelane").parts[0]
+        for name in re.findall(r"^\s*(?:from|import) firelane\.(\w+)", file.read_text(), re.MULTILINE):
+            found.setdefault(name, set()).add(own)
+    return {name: users - {name} for name, users in found.items()}
+
+
+def test_map_has_every_package_and_who_imports_it() -> None:
+    entries = [*(ROOT / "firelane").glob("*/__init__.py"), *(ROOT / "firelane").glob("[a-z]*.py")]
+    names = {entry.parent.name if entry.stem == "__init__" else entry.stem for entry in entries}
+    rows = {codes(row[0]).pop(): row[2] for row in map_rows("package")}
+    assert set(rows) == names
+    used = importers()
+    for name, cell in rows.items():
+        if cell != "all":
+            hidden = set[str]() if name in COMPOSERS else COMPOSERS
+            assert used.get(name, set()) - hidden <= codes(cell), name
+
+
+def _place(name: str) -> Path:
+    path = ROOT / "firelane" / name
+    return path if path.exists() else path.with_suffix(".py")
+
+
+def test_places_of_the_map_exist() -> None:
+    rows = [*map_rows("package"), *map_rows("room")]
+    places = [place for row in rows for cell in (row[0], row[-1]) for place in codes(cell)]
+    missing = [place for place in places if not _place(place).exists()]
     assert missing == []
 
 

@@ -51,7 +51,8 @@ class App:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def accept(self, request: Request) -> None:
-        """Hop 2's first part, when the head is here: whose page, what for, who asks. Raises RequestError."""
+        """Accept or refuse a request whose head is here: whose page, what for, who asks. Raises
+        RequestError."""
         self._origins.check(request)
         route = self._find(request)
         request.route = route

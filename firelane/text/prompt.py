@@ -1,4 +1,4 @@
-"""Hop 3: messages and texts to token ids, and the request's fields to what the engine is told."""
+"""Messages and texts to token ids, and the request's fields to what the engine is told."""
 
 from __future__ import annotations
 

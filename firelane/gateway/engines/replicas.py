@@ -1,5 +1,5 @@
-"""All engines of one model, as one: a request goes to the one with the least work, and on to another one
-when it loses its engine.
+"""All engines of one model, as one: a request goes to the one that the routing policy chooses, and on to
+another one when it loses its engine.
 
     submitted -> at a link -> ended
                    |  ^
