@@ -39,7 +39,7 @@ REQUESTS: dict[str, dict[str, float]] = {
 }
 SOURCE = """
 #include <chrono>
-#include "sample_row.h"
+#include "sampling/sample_row.h"
 using namespace firelane;
 static double now() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();

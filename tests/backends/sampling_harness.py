@@ -21,7 +21,7 @@ FIELDS = SAMPLING_DTYPE.names or ()
 
 SOURCE = """
 %(contract)s
-#include "sample_row.h"
+#include "sampling/sample_row.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace firelane;
 #define SAMPLER(V) \\

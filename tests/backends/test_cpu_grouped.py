@@ -32,7 +32,7 @@ MULTIPLIED = {
 }
 """Words that are summed apart: whole blocks of codes, or such that end within one."""
 SOURCE = """\
-#include "grouped.h"
+#include "panels/grouped.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -15,7 +15,7 @@ from firelane.native.machine import compile_flags, cpu_identity
 from firelane.native.toolchain import BASE_FLAGS, Toolchain, find_compiler, zig_flags
 
 SOURCE = """
-#include "coded.h"
+#include "panels/coded.h"
 namespace firelane {
 template void tile_rows<Bf16, kTileRows, Segments<512>, 528>(const Bf16::act*, const Bf16::word*, Ahead,
                                                              Sums&);

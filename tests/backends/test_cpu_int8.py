@@ -51,7 +51,7 @@ CASES = [
     Case(Format.PANEL_IQ4_LEVELS, EVEN),
 ]
 SOURCE = """\
-#include "int8.h"
+#include "panels/int8.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -1,5 +1,5 @@
-"""The memory that the ranks of one machine share: headers (csrc/link.h), the inputs of the steps that all of
-them run, the rows that they exchange, and pages that the engine's process is to reach."""
+"""The memory that the ranks of one machine share: headers (csrc/ranks/link.h), the inputs of the steps that
+all of them run, the rows that they exchange, and pages that the engine's process is to reach."""
 
 from __future__ import annotations
 

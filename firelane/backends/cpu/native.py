@@ -71,13 +71,13 @@ class PeerStruct(ct.Structure):
 
 
 class CodedStruct(ct.Structure):
-    """A matrix in a coded form: csrc/coded.h, CodedWeight."""
+    """A matrix in a coded form: csrc/panels/coded.h, CodedWeight."""
 
     _fields_ = [("bytes", ct.c_void_p), ("offsets", ct.c_void_p), ("decode_once_from", ct.c_int32)]
 
 
 LINK_ENDED_AT, LINK_STAGES_AT, LINK_COUNTS_AT, LINK_BYTES = 64, 68, 128, 4096
-"""Places in csrc/link.h, LinkHeader: of whether the group has ended, of the number of its stages, of
+"""Places in csrc/ranks/link.h, LinkHeader: of whether the group has ended, of the number of its stages, of
 num_chunks, num_tokens and num_rows of each step; and where the header ends."""
 STAGE_BUSY_AT, STAGE_BYTES = 576, 1024
 """The same of a StageHeader: of the seconds that its ranks have computed, and where it ends."""

@@ -15,7 +15,7 @@ from firelane.contract import HostPages
 from firelane.native.pages import give_back
 
 FORMAT = 1
-"""Of keys and values inside of a page, as csrc/rope.h lays them out."""
+"""Of keys and values inside of a page, as csrc/attention/rope.h lays them out."""
 STATE_FORMAT = 1
 """Of the numbers of a layer inside of a state."""
 

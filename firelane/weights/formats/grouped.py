@@ -18,7 +18,7 @@ with zeros to a multiple of 64 bytes, and of each span of inputs it has
                (i = 0 .. 4), input p in bits 12 i + 6 p .. of word q; of step 15, in bits 60 .. 63 of words
                0 and 1 the lower four bits of inputs 0 and 1, of word 2 the upper two of both
 
-This module is the reference, in NumPy; csrc/grouped.h of the CPU backend decodes.
+This module is the reference, in NumPy; csrc/panels/grouped.h of the CPU backend decodes.
 """
 
 from __future__ import annotations

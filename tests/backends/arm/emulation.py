@@ -76,7 +76,7 @@ def _zig(target: str, isa: str) -> list[str]:
 
 
 def _made(command: Sequence[str], source: str, cache: Path) -> Path:
-    headers = "".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
+    headers = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.h")))
     made = cache / "arm" / hashlib.sha256(repr((source, headers, command)).encode()).hexdigest()[:32]
     made.parent.mkdir(exist_ok=True)
     if not made.exists():

@@ -19,7 +19,7 @@ from firelane.program.ops import ExpertGatedLinear, ExpertLinear, Gate
 from firelane.program.values import Value
 
 PART_BYTES = 4 * PANEL * 4
-"""Of what one slot gives to a sum of experts: as many panels as are walked together (csrc/experts.h)."""
+"""Bytes that one slot gives to a sum of experts: panels walked together (csrc/products/experts.h)."""
 
 
 def expert_row_scratch(op: ExpertGatedLinear | ExpertLinear, layout: Layout) -> int:

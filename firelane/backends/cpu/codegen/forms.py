@@ -22,7 +22,7 @@ from firelane.weights.packing.plan import takes
 
 CODED_FORMS = (Format.PANEL_CODED4, Format.PANEL_CODED3)
 CHEAP_DECODING = ("avx512bf16", "avx512", "avx2")
-"""Targets whose byte shuffles decode PANEL_CODED4 (csrc/coded.h) faster than memory gives bf16."""
+"""Targets whose byte shuffles decode PANEL_CODED4 (csrc/panels/coded.h) faster than memory gives bf16."""
 TINY_BYTES = 16 << 20
 Estimate = Callable[[Sequence[Weight]], Mapping[str, Mapping[Format, float]]]
 """Bits a weight, by weight name, in each of the formats that make it smaller than bf16."""

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "vec.h"
+#include "vec/vec.h"
 
 namespace firelane {
 

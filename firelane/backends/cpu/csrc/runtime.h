@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "context.h"
-#include "hosts.h"
-#include "link.h"
-#include "thread_pool.h"
+#include "ranks/hosts.h"
+#include "ranks/link.h"
+#include "threads/thread_pool.h"
 
 namespace firelane {
 
