@@ -7,7 +7,7 @@ TOOL_PARSERS = (
     *("deepseek_v32", "deepseek_v4", "kimi_k2", "qwen3_coder", "glm45", "glm47", "minimax_m2", "seed_oss"),
     *("gemma4", "llama4_pythonic", "lfm2", "phi4_mini_json", "granite", "nemotron_json", "olmo3"),
     *("minimax_m1", "apriel", "gigachat3", "apertus", "hy3", "minicpm5", "cohere", "kimi_k3"),
-    *("muse_glimmer", "minimax_m3", "functionary_v31"),
+    *("muse_glimmer", "minimax_m3", "functionary_v31", "glm4"),
 )
 TOOL_ALIASES = {
     "openai": "harmony",

@@ -64,7 +64,6 @@ KNOWN = {
     "deepseek-ai-DeepSeek-V3.2": f"deepseek_v32 {BOTH}",
     "deepseek-ai-DeepSeek-V4": f"deepseek_v4 {BOTH}",
     "deepseek-ai-DeepSeek-V4-Flash-0731": f"deepseek_v4 {BOTH}",
-    "fireworks-ai-llama-3-firefunction-v2": f"phi4_mini_json {IN_WORDS}",  # renders nothing without variables
     "google-gemma-2-2b-it": f"hermes {IN_WORDS}",
     "google-gemma-4-31B-it": f"gemma4 {BOTH}",
     "google-gemma-4-31B-it-interleaved": f"gemma4 {BOTH}",
@@ -90,6 +89,7 @@ KNOWN = {
     "unsloth-mistral-Devstral-Small-2507": f"mistral {CALLS}",
 }
 UNKNOWN = {
+    "fireworks-ai-llama-3-firefunction-v2": "functools[...], but it wants variables that no chat sends",
     "CohereForAI-c4ai-command-r-plus-tool_use": "Action: and a fenced list, without marks",
     "meetkai-functionary-medium-v3.2": ">>>name, and JSON",
     "upstage-Solar-Open-100B": "calls whose ids come first",

@@ -67,7 +67,7 @@ def test_calls_that_a_template_writes_are_read(name):
         (HARMONY, "harmony"),
         ("x", "hermes"),
         ("{# [func_name1(params_name1=params_value1)] #}", "llama4_pythonic"),
-        ("{{ '<|tool|>' + messages[0]['tools'] + '<|/tool|>' }}", "phi4_mini_json"),
+        ("{{ '<|tool|>' + (messages[0]['tools'] or '') + '<|/tool|>' }}", "phi4_mini_json"),
         ('<|python_start|> {"name": "f", "parameters": dictionary of argument name}', "llama3_json"),
         ("<|tool_list_start|>", "lfm2"),
         ("{# <tool_calls>[{...}]</tool_calls> #}", "apriel"),

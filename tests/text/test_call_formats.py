@@ -185,6 +185,14 @@ CASES = [
     ("kimi_k2", "Wait. " + kimi(("f:0", "{}")) + " Then.", "Wait.  Then.", [("f", "{}")]),
     ("kimi_k2", "<|tool_call_begin|>functions.f:0 <|tool_call_argument_begin|> {}", "", [("f", "{}")]),
     ("kimi_k2", kimi(("f", "{}")), kimi(("f", "{}")), []),
+    # GLM-4-0414
+    ("glm4", f"f\n{ARGS}<|assistant|>g \n {{}}", "", [("f", ARGS), ("g", "{}")]),
+    ("glm4", f"\nI look.\n<|assistant|>f\n{ARGS}<|assistant|>\nDone.", "\nI look.\n\nDone.",
+     [("f", ARGS)]),
+    ("glm4", "\nOn f\n{}", "\nOn f\n{}", []),
+    ("glm4", "f {}", "f {}", []),
+    ("glm4", "f\n[1]", "f\n[1]", []),
+    ("glm4", "ff\n{}", "ff\n{}", []),
     # Functionary v3.1
     ("functionary_v31", f"Ok. <function=f>{ARGS}</function><function=g>{{}}</function> So.", "Ok.  So.",
      [("f", ARGS), ("g", "{}")]),

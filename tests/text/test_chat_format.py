@@ -102,6 +102,19 @@ def test_calls_in_a_form_that_nobody_reads():
     assert any("no parser" in line for line in format_lines(form))
 
 
+@pytest.mark.parametrize(
+    "source", ["{{ 'functools[' + day }}" + ROLES, "{{ raise_exception('no') }}" + ROLES]
+)
+def test_a_template_that_fails_has_no_format(source):
+    """Whatever marks stand in it: no conversation can be shown."""
+    form = format_of(source)
+    assert form.family is None
+    assert not form.thinks
+    assert form.line.startswith("unknown: calls of tools will not be read")
+    assert any("fails" in line for line in format_lines(form))
+    assert format_of(source.replace("+ day", "").replace("raise_exception('no')", "'no'")).family is not None
+
+
 @pytest.mark.parametrize("tokens", [["<|tool_call_start|>"], ["<|tool_call_start|>", "<think>", "</think>"]])
 def test_tokens_of_the_vocabulary(tokens):
     """A template that shows tools, but no calls."""
@@ -149,12 +162,6 @@ def test_a_template_without_a_system_role():
     told = prompt(source)
     assert told.startswith("<user>You may call these functions")
     assert told.endswith("\n\nWhere?")
-
-
-def test_a_template_that_fails_on_everything():
-    form = format_of("{{ raise_exception('no') }}")
-    assert form.name == "hermes"
-    assert not form.thinks
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -132,6 +132,8 @@ def _telling(facts: TemplateFacts) -> str:
 def _calls(evidence: Evidence) -> tuple[str, str]:
     """The name of the format of calls, and how it was found."""
     facts = evidence.facts
+    if facts.fails:
+        return UNKNOWN, "the template fails on a question alone: it wants what no chat sends"
     if facts.calls:
         names = (*marked_families(facts.calls), *UNMARKED)
         read = {name: num_read(named_family(name, facts.calls), facts) for name in names}

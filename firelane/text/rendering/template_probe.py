@@ -3,6 +3,7 @@ small conversations and reading what comes out."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -56,10 +57,11 @@ class TemplateFacts:
     is shown; "" where calls are not shown. takes_objects: the arguments of calls may be objects; else they
     are JSON text. takes_texts: what is no object may be a text, and is shown as it is. blank: the content
     that a message of calls alone has to have. takes_results: results may be messages of role tool.
-    takes_system: there may be a system message. takes_none: where no tools are given, the variable `tools` is
-    None. parts: contents have to be lists of parts. prompts: texts that end where an answer begins. thought:
-    a message with reasoning, as it is shown; "" where reasoning is not shown. hides: a closing mark of
-    reasoning up to which the content of an earlier answer is not shown, "" where there is none.
+    takes_system: there may be a system message. fails: not even a question alone can be shown. takes_none:
+    where no tools are given, the variable `tools` is None. parts: contents have to be lists of parts.
+    prompts: texts that end where an answer begins. thought: a message with reasoning, as it is shown; ""
+    where reasoning is not shown. hides: a closing mark of reasoning up to which the content of an earlier
+    answer is not shown, "" where there is none.
     """
 
     tools_variable: str = ""
@@ -74,6 +76,7 @@ class TemplateFacts:
     takes_results: bool = False
     takes_system: bool = False
     takes_none: bool = False
+    fails: bool = False
     parts: bool = False
     prompts: tuple[str, ...] = ()
     thought: str = ""
@@ -119,7 +122,7 @@ class TemplateProbe:
         variable = self._tools_variable()
         in_system = not variable and TOOL in self.text([_system(tools=TOOL), _user()])
         tools = {variable: [DEFINITION]} if variable else {}
-        calls = self._calls(tools)
+        calls, prompts = self._calls(tools), tuple(self._prompts())
         return TemplateFacts(
             tools_variable=variable,
             gaps=self._gaps(variable) if variable else frozenset(),
@@ -132,9 +135,10 @@ class TemplateProbe:
             blank=calls.blank,
             takes_results=self._takes_results(tools),
             takes_none=bool(self._variables),
+            fails=not any(prompts) and self._fails(),
             parts=self._parts,
             takes_system=ANSWER in self.text([_system(content=ANSWER), _user()]),
-            prompts=tuple(self._prompts()),
+            prompts=prompts,
             thought=self._thought(tools),
             hides=self._hidden(closings),
         )
@@ -187,6 +191,13 @@ class TemplateProbe:
     def _takes_results(self, tools: dict[str, Any]) -> bool:
         said = {"role": "assistant", "content": ANSWER}
         return RESULT in self.text([_user(), said, _result(_IDS[0][0])], **tools)
+
+    def _fails(self) -> bool:
+        for variables in ({"tools": None}, {}):
+            with contextlib.suppress(RequestError):
+                self._render([_user()], {"add_generation_prompt": True, **variables})
+                return False
+        return True
 
     def _prompts(self) -> Iterator[str]:
         yield self.text([_user()])

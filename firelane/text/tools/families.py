@@ -11,6 +11,7 @@ from firelane.text.tools.formats import (
     deepseek,
     functionary,
     gemma4,
+    glm4,
     harmony,
     hermes,
     kimi_k2,
@@ -61,6 +62,7 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "muse_glimmer": lambda _: MuseGlimmer(),
     "minimax_m3": lambda _: MinimaxM3(),
     "kimi_k3": lambda _: Tagged("kimi_k3", tags.KIMI_K3),
+    "glm4": lambda shown: glm4.Glm4(metadata=glm4.METADATA in shown),
     "functionary_v31": lambda _: functionary.functionary_v31(),
     "cohere": lambda shown: cohere.Cohere(newer=cohere.TEXT[1] in shown),
 }
@@ -110,6 +112,7 @@ MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("phi4_mini_json", ("<|/tool|>",)),
     ("llama3_json", ('"parameters": dictionary',)),
     ("functionary_v31", functionary.CALL),
+    ("glm4", (glm4.TELLS,)),
     ("llama4_pythonic", (LLAMA4[0],)),
     ("llama4_pythonic", ("[func_name1(",)),
     ("llama3_json", (llama3.MARK,)),
