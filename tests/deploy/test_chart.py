@@ -11,8 +11,8 @@ import pytest
 import yaml
 from chart import IS_THERE, ChartError, linted, rendered
 
-from firelane.cli import build_parser
 from firelane.gateway.kv_events.config import KvEventsConfig
+from tests.deploy.serve_options import parsed
 
 HELM = Path(__file__).parents[2] / "deploy" / "helm"
 CHART = HELM / "firelane"
@@ -73,7 +73,7 @@ def pods(manifests: Manifests) -> dict[str, dict[str, Any]]:
 def options(pod: dict[str, Any]) -> Any:
     """Of the `firelane serve` in a pod; the test fails where it would refuse them."""
     words = [word.replace("$(POD_IP)", "10.0.0.7") for word in server(pod)["args"]]
-    return build_parser().parse_args(["serve", *words])
+    return parsed(["serve", *words])
 
 
 def selects(manifest: dict[str, Any], labels: dict[str, str]) -> bool:
@@ -104,7 +104,7 @@ def test_kubernetes_knows_all_fields(plain: Manifests, full: Manifests) -> None:
 def test_the_chart_serves_the_embedded_model(plain: Manifests) -> None:
     (template,) = pods(plain).values()
     pod, given = template["spec"], options(template["spec"])
-    assert (given.model, given.allow_anonymous, given.tls_cert) == (None, True, None)
+    assert (given.source, given.allow_anonymous, given.tls_cert) == (None, True, None)
     assert pod["terminationGracePeriodSeconds"] > given.drain_timeout + 5
     assert {volume["name"] for volume in pod["volumes"]} == {m["name"] for m in server(pod)["volumeMounts"]}
     assert selects(plain["Service", "mine"], template["metadata"]["labels"])
@@ -124,7 +124,7 @@ def test_what_is_set_reaches_all_pods(full: Manifests) -> None:
     assert pods(full).keys() == {"mine-prefill", "mine-decode", "mine-wide"}
     for template in pods(full).values():
         pod, given = template["spec"], options(template["spec"])
-        assert (given.model, given.alias) == ("org/model", [("gpt", "org/model")])
+        assert (given.source, given.alias) == ("org/model", [("gpt", "org/model")])
         mounts = {mount["mountPath"]: mount["name"] for mount in server(pod)["volumeMounts"]}
         assert {str(given.api_keys.parent), str(given.cluster_key_file.parent)} <= mounts.keys()
         claims = [v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v]

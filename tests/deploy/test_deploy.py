@@ -11,21 +11,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from firelane.cli import build_parser
+from tests.deploy.serve_options import parsed
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
-
-
-def parsed(words: list[str]) -> Any:
-    """The options of a `firelane serve`; the test fails where it would refuse them."""
-    assert words[:1] == ["serve"]
-    return build_parser().parse_args(words)
 
 
 def linter(name: str) -> str:
