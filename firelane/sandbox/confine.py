@@ -27,7 +27,7 @@ from firelane.sandbox.serving import serving_calls
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
 
 log = logging.getLogger(__name__)
-IMPORTED = ("engine", "process.py")
+IMPORTED = ("engine", "process", "process.py")
 """One of the first modules after the sandbox is closed."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import firelane
 from firelane import env
 from firelane.sandbox import confine, landlock, seccomp
 from firelane.sandbox.system import this_machine
@@ -284,3 +285,8 @@ def test_a_compiler_behind_a_script_sets_rights_of_what_it_makes(tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["PermissionError"]
     assert made.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_module_that_tells_whether_python_is_compiled_is_there() -> None:
+    """Without it, each engine would compile all modules to a directory of its own."""
+    assert Path(firelane.__path__[0], *confine.IMPORTED).is_file()

@@ -16,7 +16,7 @@ import triton
 from firelane.backends.cuda.device.linear_config import LinearConfig, MeasuredTable, ProductShape
 from firelane.storage import read_regular, write_whole
 
-KERNELS = Path(__file__).parent.parent / "kernels"
+KERNELS = Path(__file__).parent.parent / "kernels" / "matmul"
 PRODUCTS = (
     "coded",
     "escapes",
