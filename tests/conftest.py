@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from tests import sweep
+
 CERTIFICATE = Path(__file__).parent / "gateway" / "certificates" / "one.pem"
 REAL = Path(__file__).parent / "real"
 
@@ -42,6 +44,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", metavar="SEED", help="run the tests in a random order, that of SEED")
+    parser.addoption(
+        "--sweep",
+        nargs="?",
+        const="all",
+        choices=("all", "rest"),
+        help="take the tests, too, that a run of all leaves out (tests/sweep.py); rest: those alone",
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,18 +72,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked gpu are for a process that does not interpret, on a machine that has one; those marked arm
-    or real for a run that names them."""
+    """Leave out tests that this run is not for. Tests marked gpu are for a process without interpreter, on
+    a machine that has one; those marked arm or real for a run that names them; the sweep is for --sweep."""
+    left_out = set(sweep.left_out_of(config, items))
     if config.getoption("--shuffle") is not None:
         random.Random(config.getoption("--shuffle")).shuffle(items)
-    left_out = [item for item in items if item.get_closest_marker("gpu")]
-    if left_out and _gpu_is_used():
-        left_out = []
+    needs_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if needs_gpu and not _gpu_is_used():
+        left_out.update(needs_gpu)
     for mark in ("arm", "real"):
         if mark not in config.option.markexpr:
-            left_out += [item for item in items if item.get_closest_marker(mark)]
+            left_out.update(item for item in items if item.get_closest_marker(mark))
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 
 
