@@ -144,7 +144,7 @@ def test_a_trial_that_the_machine_does_not_get_to_is_no_fault_of_the_grammar(com
     sandbox = Sandbox(EMBEDDED, VOCAB, GrammarLimits(trial_wall_s=0.0), start_trial, Replacements())
     with pytest.raises(QueueTimeoutError, match="machine is busy: try again later"):
         sandbox.try_out(Grammar("regex", "a"))
-    assert sandbox._process is None
+    assert sandbox.worker.child is None
 
 
 def test_special_tokens_and_ids_may_be_named(compiler) -> None:
