@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.errors import UsageError
 from firelane.gateway.engines.roles.role_control import quantile
 from firelane.gateway.engines.roles.role_controller import Measurement, RoleController, RoleRule, Split
 from firelane.gateway.engines.roles.role_targets import RoleTargets
+from firelane.options import OptionError
 
 TARGETS = RoleTargets(ttft_s=0.5, itl_s=0.05)
 RULE = RoleRule()
@@ -165,7 +165,7 @@ def test_targets(text, targets):
     ],
 )
 def test_what_are_no_targets(text):
-    with pytest.raises(UsageError, match="as ttft=500ms,itl=50ms"):
+    with pytest.raises(OptionError, match="as ttft=500ms,itl=50ms"):
         RoleTargets.parse(text)
 
 
