@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import patch
 
 from firelane.models import registry
 from firelane.program.program import Program
 
-registry._modules = functools.cache(registry._modules)
+MODULES = functools.cache(registry._modules)
 
 
 def load_program(config: Mapping[str, Any]) -> Program:
-    return registry.load_program(config)
+    with patch.object(registry, "_modules", MODULES):
+        return registry.load_program(config)

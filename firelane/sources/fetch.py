@@ -4,6 +4,7 @@ can be ended at any moment; the next one goes on where it was."""
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,16 +35,28 @@ async def fetch(
     is cancelled."""
     words = [MODULE, source, str(cache_dir), *(["whole"] * whole)]
     child, sock = Child.connected(words, env.for_child(), leads_group=True)
+    try:
+        last = await _last_report(sock, on_progress)
+        await child.exited()
+    finally:
+        code = child.end()
+    if not last.ended:
+        raise FirelaneError(last.error or f"{source}: its pull ended with code {code}; see the log")
+
+
+async def _last_report(sock: socket.socket, on_progress: Callable[[int, int], None]) -> Report:
+    """Follow the reports of a process to their end."""
+    try:
+        reports, writer = await asyncio.open_connection(sock=sock)
+    except BaseException:  # cancelled, too: nobody else owns the socket yet
+        sock.close()
+        raise
     last = Report()
-    reports, writer = await asyncio.open_connection(sock=sock)
     try:
         async for line in reports:
             last = _REPORTS.decode(line)
             if last.total:
                 on_progress(last.done, last.total)
-        await child.exited()
     finally:
         writer.close()
-        code = child.end()
-    if not last.ended:
-        raise FirelaneError(last.error or f"{source}: its pull ended with code {code}; see the log")
+    return last
