@@ -43,12 +43,12 @@ class Environment:
 
 KNOWN = {"ALLOW_HTTP", "CACHE_DIR", "CACHE_LIMIT_GIB", "CLUSTER_KEY", "CXX", "ISA", "LOG_LEVEL"}
 OF_ENGINE = {"COMPILER_FD"}
-"""Those that an engine makes for itself and its ranks."""
+"""Variables that an engine makes for itself and its ranks."""
 YES = ("1", "true", "yes", "on")
 OF_A_SERVICE = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""What Kubernetes puts into every container for a Service whose name begins with "firelane"
+"""Variables that Kubernetes puts into every container for a Service whose name begins with "firelane"
 (kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
 NEAR_MISS = 0.6
 
@@ -148,14 +148,15 @@ def set_compiler(fd: int) -> None:
 
 
 def take_passed_fds(pid: int, environ: MutableMapping[str, str] = os.environ) -> int:
-    """How many sockets systemd has passed to the process `pid`. Child processes do not hear of them."""
+    """The number of sockets that systemd has passed to the process `pid`. Child processes do not hear of
+    them."""
     count, meant = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
     environ.pop("LISTEN_FDNAMES", None)
     return int(count) if count.isdecimal() and meant == str(pid) else 0
 
 
 def notify_socket(environ: Mapping[str, str] = os.environ) -> str:
-    """Where systemd hears when a service is ready; "" for nowhere."""
+    """The socket on which systemd hears when a service is ready; "" for nowhere."""
     return environ.get("NOTIFY_SOCKET", "")
 
 
@@ -195,7 +196,7 @@ ENGINE_PREFIXES = (
 )
 STORE_NAMES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 STORE_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
-"""Of clients of object stores: addresses, and credentials."""
+"""Prefixes of variables of object stores' clients: addresses, and credentials."""
 
 
 def for_engine(

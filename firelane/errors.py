@@ -34,11 +34,11 @@ FirelaneError                     exit code 1
 from __future__ import annotations
 
 MOST_CHARACTERS = 2000
-"""Of a message."""
+"""Characters of a message, at most."""
 STEERING = (*range(9), 11, 12, *range(14, 32), *range(127, 160))
 """Control characters but tab, line feed and carriage return: they would steer a terminal."""
 CONTROLS = {number: f"\\x{number:02x}" for number in STEERING} | {10: " ", 13: " "}
-"""What is written in place of them, and of the ends of lines."""
+"""Text in place of control characters, and of the ends of lines."""
 
 
 class FirelaneError(Exception):

@@ -7,10 +7,10 @@ MAX_LOGPROBS = 20
 MAX_BIAS = 300
 """Entries of logit_bias."""
 MAX_SCHEMA_BYTES = 128 << 10
-"""Of a JSON schema that an answer must match."""
+"""Bytes of a JSON schema that an answer must match, at most."""
 MAX_GRAMMAR_BYTES = 64 << 10
-"""Of any other grammar's text."""
+"""Bytes of any other grammar's text, at most."""
 MAX_TOKENIZER_BYTES = 128 << 20
-"""Of a tokenizer.json."""
+"""Bytes of a tokenizer.json, at most."""
 MAX_STOP_IDS = 16
 """Stop tokens: those that the request names and those that end any sequence of the model."""

@@ -15,7 +15,7 @@ STATES = (
     *("absent", "pulling", "on disk", "packed", "loading", "ready"),
     *("sleeping", "standby", "waking", "stopping", "quarantined"),
 )
-"""As docs/node.md draws them."""
+"""States of a model, as docs/node.md draws them."""
 
 
 class NodeModelReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ WINDOW = 512
 """Tokens that are read together; the first of them is not counted."""
 LOGITS_AT_ONCE = 1 << 25
 SLAB_NUMBERS = 1 << 24
-"""Of a head, in float32."""
+"""Numbers of a head that are taken at a time, in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)

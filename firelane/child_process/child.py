@@ -165,7 +165,7 @@ class Child:
         return self.code
 
     def ending(self) -> str:
-        """How it ended, for people. Waits for it."""
+        """Words for people that say how the process ended. Waits for its end."""
         return self.why_killed or in_words(self.end(None))
 
     def is_stopped(self) -> bool:

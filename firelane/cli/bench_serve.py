@@ -26,7 +26,7 @@ ENDPOINTS = {
     "vllm": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
 }
-"""Of each --backend, which vLLM names so."""
+"""The endpoint of each --backend, by vLLM's names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ from firelane.server.options.sets import NODE_ENGINE, NODE_MODEL, NODE_SERVER
 from firelane.sources.locate import Source
 
 NAME = "node"
-"""Of the directory of its files and batches."""
+"""The name of the directory of a node's files and batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class NodeReader:
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
 BUDGET_SHARE = 0.8
-"""Of the memory that is free at the start, where the file names no budget."""
+"""The share of the memory that is free at the start, where the file names no budget."""
 
 
 def _read(

@@ -31,7 +31,7 @@ class RemoteConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineAddresses:
-    """Where a gateway finds engines of other hosts: its side of the command line."""
+    """Addresses at which a gateway finds engines of other hosts: its side of the command line."""
 
     engines: Annotated[
         tuple[str, ...],
@@ -51,7 +51,7 @@ class EngineAddresses:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineListener:
-    """Where an engine waits for gateways of other hosts: its side of the command line."""
+    """The address at which an engine waits for gateways of other hosts: its side of the command line."""
 
     host: Annotated[str, Option("address to listen on", GATEWAYS, metavar="HOST")] = "127.0.0.1"
     port: Annotated[

@@ -1,4 +1,4 @@
-"""How the format of a model's chats was found."""
+"""The report on how the format of a model's chats was found."""
 
 from __future__ import annotations
 

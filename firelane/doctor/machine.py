@@ -12,7 +12,7 @@ from firelane.storage import cache_directory, write_whole
 
 MIB = 1 << 20
 LINK_US = 3.0
-"""Of an exchange between processes that share memory."""
+"""Microseconds of an exchange between processes that share memory."""
 
 
 def describe_machine(limits: Limits, *, isa: str, title: str, memory_bytes: int) -> Device:

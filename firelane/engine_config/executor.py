@@ -181,7 +181,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             file=True,
         ),
     ] = "invariant"
-    """Where it is "ranks", weights are as the checkpoint has them."""
+    """The products of many rows on a GPU. With "ranks", weights are as the checkpoint has them."""
     state_snapshots: Annotated[
         int | None,
         Option(

@@ -28,7 +28,7 @@ Standard, 3.2).
 """
 
 PUBLIC_BODY_BYTES = 4 << 10
-"""Of a body where no key is needed and none is read."""
+"""Bytes of a body where no key is needed and none is read."""
 CHALLENGE = b"www-authenticate: Bearer\r\n"
 
 

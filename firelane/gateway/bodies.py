@@ -15,7 +15,7 @@ from firelane.gateway.trimming import Trimmer
 LARGE_BYTES = 128 << 10
 """Bodies above are decoded and checked on a thread, one at a time."""
 QUEUED_BYTES = 256 << 20
-"""Of large bodies that wait for it."""
+"""Bytes of large bodies that wait for their turn, at most."""
 MOST_BYTES = 32 << 20
 COUNTED_BYTES = 1 << 18
 MOST_VALUES = 1 << 19

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import firelane
 from firelane.child_process import Replacements
-from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
+from firelane.errors import FirelaneError, TokenizerError
 from firelane.gateway.apis.routes import all_routes
 from firelane.gateway.app import App
 from firelane.gateway.batches.runner import BatchRunner
@@ -29,7 +28,7 @@ from firelane.gateway.files.store import FileStore
 from firelane.gateway.files.upload import FORM_BYTES
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
 from firelane.gateway.http.exchange import Route
-from firelane.gateway.http.listener import PROTOCOL, Listener
+from firelane.gateway.http.listener import PROTOCOL, Listener, listen_error
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection
 from firelane.gateway.metrics_server import MetricsServer
@@ -392,10 +391,3 @@ class _EngineEvents:
 def _origins(config: GatewayConfig) -> OriginPolicy:
     keyless = config.api_keys is None
     return origin_policy(config.allow_origins, keyless=keyless, loopback=is_loopback(config.host))
-
-
-def listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:
-    where = f"{host}:{port}"
-    if error.errno == errno.EADDRINUSE or "address already in use" in str(error):
-        return AddressInUseError(f"{where} is taken by another process: choose another {option}")
-    return UsageError(f"cannot listen on {where}: {error.strerror or error}")

@@ -12,7 +12,7 @@ from firelane.kv.prefix import PrefixChain
 from firelane.wire.cache_events import BlocksCleared, BlocksRemoved, BlocksStored, CacheEvent
 
 NAME_BYTES = 8
-"""Of a block's name that others see: enough to tell blocks apart, and of no use to ask for a page."""
+"""Bytes of a block's name that others see: enough to tell blocks apart, and of no use to ask for a page."""
 SALT_ID_BYTES = 16
 
 

@@ -18,7 +18,7 @@ class PrefixHit(NamedTuple):
     pages: tuple[list[int], ...]
     """For each group, the pages of the last blocks of the prefix: as many as its span still needs."""
     snapshot: int = NO_SNAPSHOT
-    """Of the recurrent state after the prefix, if there is one."""
+    """The snapshot of the recurrent state after the prefix, if there is one."""
     shared_blocks: int = 0
     """Length of the longest prefix whose pages are there, with or without a snapshot."""
 
@@ -50,7 +50,7 @@ class BlockTables:
         self.prefill_tokens = prefill_tokens
         """Tokens for which pages are set aside; 0 once all groups have them."""
         self.snapshots = snapshots
-        """Of recurrent states, held by the sequence."""
+        """Snapshots of recurrent states, held by the sequence."""
         self.set_aside = 0
         """Free pages that are kept for the rest of the prefill."""
 

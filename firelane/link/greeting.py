@@ -19,7 +19,7 @@ from firelane.errors import FrameError
 from firelane.link import framing
 
 MOST_BYTES = 1 << 14
-"""Of a greeting whose sender has proven nothing yet."""
+"""Bytes of a greeting whose sender has proven nothing yet, at most."""
 FactsT = TypeVar("FactsT")
 
 

@@ -17,7 +17,7 @@ from firelane.errors import FrameError, PeerLostError
 from firelane.link.framing import LENGTH_BYTES, checked_length, decode, encode
 
 MOST_BYTES = 1 << 20
-"""Of one message."""
+"""Bytes of one message, at most."""
 ResultT = TypeVar("ResultT")
 
 

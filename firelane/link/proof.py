@@ -36,7 +36,8 @@ class Secret(NamedTuple):
 
 
 class Guest(NamedTuple):
-    """Who has proven to have the secret. nonces: of the end that accepts, then of the one that connects."""
+    """A peer that has proven to have the secret. nonces: of the end that accepts, then of the one that
+    connects."""
 
     hello: Hello
     nonces: bytes

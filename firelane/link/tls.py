@@ -24,7 +24,7 @@ class TlsFiles:
     ca: Path | None = None
     """Certificates of the CA that the other end needs one of (mutual TLS); None: clients need none."""
     prefix: str = "--tls"
-    """How the options begin that gave the files: errors name them."""
+    """The beginning of the options that gave the files: errors name them."""
 
     def server_context(self, protocol: str = "") -> ssl.SSLContext:
         """protocol: the one to be agreed on (ALPN). Raises UsageError."""

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 UNLIMITED = 1 << 60
 """Version 1 spells "no limit" as a number about this large, or larger."""
 RECLAIMABLE = ("inactive_file", "active_file")
-"""Of memory.stat: page cache, which is given up when memory is needed."""
+"""Entries of memory.stat for page cache, which is given up when memory is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,8 @@ def _quota(group: Path, version: int) -> int | None:
 
 
 def _hierarchies(root: Path, controller: str) -> Iterator[Hierarchy]:
-    """Where the controller may be: the hierarchy of version 2, and that of version 1 which has it."""
+    """The places where the controller may be: the hierarchy of version 2, and that of version 1 which has
+    it."""
     paths = _own_paths(root)
     for line in _read(root / "proc/self/mountinfo").splitlines():
         # 36 35 98:0 ROOT MOUNT_POINT options [tags] - TYPE source super_options

@@ -16,7 +16,8 @@ ISAS = ("avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable")
 
 _X86, _ARM = ("x86_64", "AMD64"), ("aarch64", "arm64")
 ARCHITECTURES = {isa: _X86 for isa in ISAS if isa.startswith("avx")} | {"neonbf16": _ARM, "neon": _ARM}
-"""Of targets that are for one only. A system that emulates another CPU may show the features of its own."""
+"""Architectures of targets that are for one only. A system that emulates another CPU may show the features of
+its own."""
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
 # Feature names as /proc/cpuinfo spells them.

@@ -320,7 +320,7 @@ def _version(command: Sequence[str]) -> str:
 
 
 def _zig_cache(cache_dir: Path) -> Path:
-    """Where zig keeps what it has compiled, parts of our libraries among it."""
+    """The directory in which zig keeps what it has compiled, parts of our libraries among it."""
     return cache_dir / "zig"
 
 

@@ -14,7 +14,7 @@ from firelane.errors import MachineError
 from firelane.nixl.installed import PACKAGES
 
 Ranges = Sequence[tuple[int, int]]
-"""Of memory: addresses and bytes."""
+"""Ranges of memory: addresses and bytes."""
 Addresses = NDArray[np.uint64]
 BACKEND = "UCX"
 PARAMETERS = {"ucx_error_handling_mode": "peer"}

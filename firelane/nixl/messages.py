@@ -20,7 +20,7 @@ import msgspec
 from firelane.link import packets
 
 MOST_BYTES = 1 << 16
-"""Of one message."""
+"""Bytes of one message, at most."""
 MOST_FDS = 4
 
 

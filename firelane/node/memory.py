@@ -32,8 +32,8 @@ class Holder:
 
     @property
     def rank(self) -> tuple[bool, int, float]:
-        """Who goes first: those that serve (they give most, and come back soonest), the least priority, the
-        longest idle for what it costs to come back."""
+        """The order in which models go: first those that serve (they give most, and come back soonest), the
+        least priority, the longest idle for what it costs to come back."""
         return not self.is_ready, self.priority, -self.idle_s / max(self.cost_s, LEAST_COST_S)
 
     def has_stayed(self, min_residence_s: float) -> bool:

@@ -21,7 +21,7 @@ def passed_sockets() -> Sequence[socket.socket]:
 
 
 def notify(state: str) -> None:
-    """Where there is nobody to tell, nothing happens."""
+    """Tell systemd. Where there is nobody to tell, nothing happens."""
     name = env.notify_socket()
     if not name:
         return

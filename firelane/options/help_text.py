@@ -13,9 +13,9 @@ from firelane.options.option import Group
 from firelane.options.option_set import OptionSet
 
 COLUMN = 30
-"""Where the text of an option begins."""
+"""The column in which the text of an option begins."""
 CLAUSES = [re.compile(pattern) for pattern in ("; ", r" \(|, (?=[a-z])", ": ")]
-"""Where a text may end, the better places first."""
+"""Places at which a text may end, the better ones first."""
 
 
 def short_help(options: OptionSet) -> str:

@@ -12,7 +12,7 @@ from firelane.program.program import Program
 from firelane.program.values import Rows, Value
 
 _Rating = tuple[float, float]
-"""Of a cut: the cost of its slowest stage, and the sum of squares of all."""
+"""The rating of a cut: the cost of its slowest stage, and the sum of squares of all."""
 
 
 def units(program: Program) -> tuple[range, ...]:

@@ -143,7 +143,7 @@ def cut_values(program: Program) -> frozenset[Value]:
 
 
 SHARED = ("KV heads", "key heads", "groups")
-"""Of which ranks can have the same one."""
+"""Kinds of units of which several ranks can have the same one."""
 
 
 def _divided(op: Op, tp: int, ep: int) -> Iterator[tuple[str, int, int]]:

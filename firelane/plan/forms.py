@@ -29,7 +29,7 @@ FORMS: Mapping[str, float] = {
 """Bits a number. int8, int4: codes and a scale of 16 bits for each 32; mxfp4: one of 8; fp8: scales of blocks
 of 128 x 128. lossless12: with tables and the weights that the window of exponents leaves out."""
 TINY_BYTES = 16 << 20
-"""Of models whose weights stay bf16 unless something else is asked for."""
+"""Bytes of models whose weights stay bf16 unless something else is asked for."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from firelane.program.values import Rows, Value, Weight
 ROW_BYTES = 128
 """Rows of values are padded to whole multiples of so many bytes."""
 SLOT_BYTES = 32 << 10
-"""Of what an engine keeps of a running sequence beside tokens, masks and tables: biases and stop tokens."""
+"""Bytes that an engine keeps of a running sequence beside tokens, masks and tables: biases and stop
+tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

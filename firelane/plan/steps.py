@@ -30,7 +30,7 @@ GIGA, TERA, MICRO = 1e9, 1e12, 1e-6
 BALANCED_FOR = (256, 1024)
 """Sequences and their length in the steps that stages are balanced for."""
 SUM_BYTES = 4
-"""Of a number that ranks add up."""
+"""Bytes of a number that ranks add up."""
 Experts = ExpertGatedLinear | ExpertLinear
 Products = Linear | GatedLinear | HeadLinear
 Recurrent = DeltaRule | ShortConv | StateSpace

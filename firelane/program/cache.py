@@ -41,7 +41,7 @@ class CacheGroup:
     span: Span
     layers: tuple[CacheLayer, ...]
     bytes_per_token: int
-    """Of all groups alike; what the layers leave of it is padding."""
+    """Bytes of a token, in all groups alike; what the layers leave of it is padding."""
 
     @property
     def offsets(self) -> dict[int, int]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 F32 = NDArray[np.float32]
 
 SCALES = 2
-"""Of a token and KV head: of its key and of its value; of a latent, and of the key for the position."""
+"""The number of scales of a token and KV head: of its key and of its value; of a latent, and of the key for
+the position."""
 SCALE_BYTES = 2
 """A scale is a bf16 number."""
 E4M3_LEAST_EXPONENT = -6

@@ -66,13 +66,13 @@ class Piece:
 
     tensor: str
     shape: tuple[int, ...]
-    """Of the tensor in the checkpoint."""
+    """The shape of the tensor in the checkpoint."""
     view: tuple[int, ...] = ()
     """The shape in which the tensor is seen, row-major; its own if empty."""
     order: tuple[int, ...] = ()
-    """Of the axes of that view; as they are if empty."""
+    """The order of the axes of that view; as they are if empty."""
     take: tuple[range | None, ...] = ()
-    """Of each axis, in that order, the indices kept; all of an axis that is None or not there."""
+    """Indices kept of each axis, in that order; all of an axis that is None or not there."""
     rows: range | None = None
     """The rows kept, after all this; all if None. Steps of one."""
     columns: range | None = None
@@ -139,7 +139,7 @@ class Piece:
         return at
 
     def cut(self, rows: range, columns: range | None = None) -> Piece:
-        """Those rows and inputs of this piece."""
+        """The part of this piece that has those rows and inputs."""
         first, left = self.rows.start if self.rows else 0, self.columns.start if self.columns else 0
         kept = self.columns if columns is None else range(left + columns.start, left + columns.stop)
         return replace(self, rows=range(first + rows.start, first + rows.stop), columns=kept)

@@ -25,7 +25,7 @@ MESSAGES = (
 )
 """Memory, semaphores and queues that have names for other programs of the machine (System V, POSIX)."""
 OWN_PROCESS = 0
-"""As the id of a process or thread: the one that calls."""
+"""The id that means the calling process or thread itself."""
 PRIORITY_OF_PROCESS, IO_PRIORITY_OF_PROCESS = 0, 1
 """PRIO_PROCESS and IOPRIO_WHO_PROCESS: not of a group, and not of a user."""
 NAMESPACES = (
@@ -43,7 +43,7 @@ FILE_RIGHTS = (
 )
 """Which Landlock does not look at."""
 RINGS = "io_uring_enter io_uring_register io_uring_setup"
-"""What is asked for through them passes no filter."""
+"""Calls of rings: what is asked for through them passes no filter."""
 
 NEVER = (
     *(

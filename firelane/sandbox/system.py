@@ -16,8 +16,8 @@ from firelane.sandbox.numbers import NUMBERS
 PR_SET_NO_NEW_PRIVS = 38
 CAPABILITY_VERSION = 0x20080522
 KEPT_CAPABILITIES = (1, 2, 14, 23)
-"""Of root: files of other users (DAC_OVERRIDE, DAC_READ_SEARCH), which Landlock has the last word on, locked
-memory (IPC_LOCK), and the placing of threads (SYS_NICE)."""
+"""Capabilities that root keeps: files of other users (DAC_OVERRIDE, DAC_READ_SEARCH), which Landlock has the
+last word on, locked memory (IPC_LOCK), and the placing of threads (SYS_NICE)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,8 @@ def gain_nothing(machine: Machine) -> None:
 
 
 def _drop_capabilities(machine: Machine) -> None:
-    """Those that root has and need not have; a container may have taken some of the others already."""
+    """Drop capabilities that root has and need not have; a container may have taken some of the others
+    already."""
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     wanted = sum(1 << number for number in KEPT_CAPABILITIES)
     kept = wanted & _permitted()

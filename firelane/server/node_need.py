@@ -19,7 +19,7 @@ GIB = 1 << 30
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 MOST_DEFAULT_KV = GIB
 BITS = {"int8": 8.5, "int4": 4.5}
-"""Of a weight that is quantised when it is packed."""
+"""Bits of a weight that is quantised when it is packed."""
 
 
 @dataclass(frozen=True, kw_only=True)

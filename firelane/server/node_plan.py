@@ -72,7 +72,7 @@ class NodePlan:
 
 
 FIXED = NodePlan(is_fixed=True)
-"""Of a server that no file describes."""
+"""The plan of a server that no file describes."""
 
 
 def fixed_models(config: GatewayConfig, engines: Sequence[EngineOptions]) -> list[ModelSetup]:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SHOW_AFTER_S = 0.3
 """Shorter work is not worth a line."""
 LINE_EVERY_S = 10.0
-"""Of output that is no terminal."""
+"""Seconds between two lines on an output that is no terminal."""
 TICK_S = 0.2
 BAR_WIDTH = 20
 START_OF_LINE, CLEAR_LINE = "\r", "\r\x1b[K"

@@ -13,7 +13,7 @@ from firelane.weights.storage.remote import NAME, read_index
 
 GIB = 1 << 30
 HUB_PREFIX = "models--"
-"""Of a model's directory in the hub's own cache."""
+"""The beginning of the name of a model's directory in the hub's own cache."""
 
 
 @dataclass(frozen=True, kw_only=True)

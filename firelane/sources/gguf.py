@@ -35,7 +35,7 @@ from firelane.weights.gguf.index import (
 )
 
 CONVERSION = 5
-"""Of what is written: part of the directory's name."""
+"""The version of what is written: part of the directory's name."""
 PLAIN = {"F32": "float32", "F16": "float16"}
 """Types that whole files may have, and what config.json calls them; all others are served as bf16."""
 

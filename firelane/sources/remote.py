@@ -34,7 +34,7 @@ from firelane.weights.storage.safetensors import MAX_HEADER_BYTES
 
 SINGLE = "model.safetensors"
 FIRST_BYTES = 1 << 20
-"""Of a file of weights: most headers are shorter."""
+"""Bytes that are read first of a file of weights: most headers are shorter."""
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -158,12 +158,12 @@ def _usual(store: ObjectStore) -> list[StoredObject]:
 
 
 def _heads(store: ObjectStore, names: list[str]) -> list[StoredObject]:
-    """Those that are there; the first one has to be."""
+    """The objects that are there; the first one has to be."""
     return [store.head(names[0]), *_present(store, names[1:])]
 
 
 def _present(store: ObjectStore, names: list[str]) -> list[StoredObject]:
-    """Those that are there. Without the right to list, some stores deny what is not there."""
+    """The objects that are there. Without the right to list, some stores deny what is not there."""
 
     def head(name: str) -> StoredObject | None:
         try:

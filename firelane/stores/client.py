@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from firelane.stores.direct import DirectReader
 
 MOST_SMALL_BYTES = 64 << 20
-"""Of an object that is fetched whole."""
+"""Bytes of an object that is fetched whole, at most."""
 EXTRA = "firelane[object-store]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a store may take. read_s: between two pieces of a body. retry_s: for one request, all tries
-    together."""
+    """The time that a store may take. read_s: between two pieces of a body. retry_s: for one request, all
+    tries together."""
 
     connect_s: float = 5
     read_s: float = 10

@@ -22,7 +22,7 @@ from urllib.request import getproxies, proxy_bypass
 from firelane.stores.objects import StoredObject, plain_etag
 
 LIFETIME_S = 900
-"""Of a signed URL, which is used for half of that."""
+"""Seconds that a signed URL is valid, which is used for half of that."""
 MOST_FAILURES = 8
 """In a row; then a store is asked through the library alone, for PAUSE_S."""
 PAUSE_S = 60.0

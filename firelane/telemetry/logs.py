@@ -17,7 +17,7 @@ from firelane.errors import STEERING
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("text", "json")
 CONTROLS = {number: f"\\x{number:02x}" for number in STEERING} | {10: "\\n", 13: "\\r"}
-"""What is written in place of control characters."""
+"""Text in place of control characters."""
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 

@@ -22,7 +22,7 @@ from firelane.telemetry.traces import RequestTimes
 
 TRACES_PATH = "/v1/traces"
 LAST_SPANS_S = 2.0
-"""How long the end of the server waits for a collector."""
+"""Seconds that the end of the server waits for a collector."""
 
 
 class OtelTraces:

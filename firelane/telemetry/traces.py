@@ -20,7 +20,7 @@ class RequestTimes:
     last_s: float = 0.0
 
     def add(self, planned_s: float, first_s: float, last_s: float) -> None:
-        """Those of one of its sequences; 0 as above."""
+        """Add the times of one of its sequences; 0 as above."""
         if planned_s and (not self.planned_s or planned_s < self.planned_s):
             self.planned_s = planned_s
         if first_s and (not self.first_s or first_s < self.first_s):

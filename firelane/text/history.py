@@ -15,7 +15,7 @@ Messages = list[Message]
 GAP = "\n\n"
 """Between texts of what becomes one message."""
 ID_CHARS = 9
-"""Of ids of calls, letters and digits, where a template insists on that."""
+"""The length of ids of calls, in letters and digits, where a template insists on that."""
 
 THOUGHT = "reasoning_content"
 """The field of a message's reasoning, as clients send it."""

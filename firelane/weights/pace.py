@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 SHARE = 0.1
-"""Of one core's time, while steps run."""
+"""The share of one core's time, while steps run."""
 QUIET_S = 0.05
 """After a step, until its engine counts as idle: in a running batch the next one comes sooner."""
 

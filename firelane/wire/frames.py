@@ -19,7 +19,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
 PROTOCOL_VERSION = 9
-"""Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
+"""The version of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 from service import PATIENCE_S
 
-from firelane.gateway.server import listen_error
+from firelane.gateway.http.listener import listen_error
 from firelane.gateway.tenants.keyfile import hashed
 
 

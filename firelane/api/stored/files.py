@@ -10,7 +10,7 @@ from msgspec import Meta
 from firelane.errors import RequestError
 
 PURPOSES = ("batch",)
-"""Of uploads. Files that the server writes have "batch_output"."""
+"""Purposes of uploads. Files that the server writes have "batch_output"."""
 MIN_EXPIRES_S, MAX_EXPIRES_S = 3600, 30 * 86400
 MAX_NAME_CHARS = 255
 

@@ -43,7 +43,7 @@ from firelane.weights.storage.huge_pages import HugePages
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 ALONE, NO_INTERCONNECT = Member(), CpuInterconnect()
 KV_SHARE = 0.5
-"""Of the memory that the weights leave."""
+"""The share of the memory that the weights leave."""
 log = logging.getLogger(__name__)
 
 

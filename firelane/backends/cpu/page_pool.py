@@ -15,9 +15,9 @@ from firelane.contract import HostPages
 from firelane.native.pages import give_back
 
 FORMAT = 1
-"""Of keys and values inside of a page, as csrc/attention/rope.h lays them out."""
+"""The version of the layout of keys and values inside of a page (csrc/attention/rope.h)."""
 STATE_FORMAT = 1
-"""Of the numbers of a layer inside of a state."""
+"""The version of the layout of a layer's numbers inside of a state."""
 
 
 class PagePool:

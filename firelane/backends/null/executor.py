@@ -36,7 +36,7 @@ from firelane.program.program import Program
 
 DEFAULT_KV_TOKENS = 1 << 20
 STATES_PER_SEQUENCE = 4
-"""As much memory as so many states of each sequence take is added to that of the pages."""
+"""The number of states of each sequence whose memory is added to that of the pages."""
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 FORCING_BIAS = 100.0
 NULL_PAGE_BYTES = 16

@@ -24,7 +24,7 @@ class GroupSizes:
     kv_bytes_per_token: int
     state_bytes: int
     weights_bytes: int
-    """Of all ranks of a machine, before they are packed."""
+    """Bytes of the weights of all ranks of a machine, before they are packed."""
 
     @classmethod
     def of(cls, programs: Collection[Program], hosts: int = 1) -> GroupSizes:

@@ -47,7 +47,7 @@ class Task:
     rank: int
     hosts: HostLayout
     limits: StepLimits
-    """Those of the group."""
+    """The limits of the group."""
     slots_fd: int
     """The memory of SlotState, inherited."""
     share: Any

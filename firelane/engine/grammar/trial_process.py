@@ -1,5 +1,5 @@
-"""Who starts processes that try out grammars: the engine itself, or, where it may start no programs, helpers
-that it forked before."""
+"""The start of processes that try out grammars, by the engine itself, or, where it may start no programs,
+helpers that it forked before."""
 
 from __future__ import annotations
 

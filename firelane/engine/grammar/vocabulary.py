@@ -69,7 +69,7 @@ def slices() -> list[str]:
 
 
 def special_tokens(model_dir: Path) -> list[str]:
-    """Those that a grammar may name. Raises OSError or ValueError."""
+    """Special tokens that a grammar may name. Raises OSError or ValueError."""
     added = msgspec.json.decode(
         read_regular(model_dir / "tokenizer.json", MAX_TOKENIZER_BYTES), type=_Tokens
     ).added_tokens

@@ -18,13 +18,13 @@ from firelane.kv.transfer import KVTransfer, Outcome, Settled
 from firelane.wire.frames import EngineStats, NewRequest
 
 SHARE = 0.5
-"""Of the time that computing takes, for pages to come in."""
+"""The share of the time that computing takes, for pages to come in."""
 LEAST_S, MOST_S, UNKNOWN_S = 0.05, 5.0, 1.0
 """UNKNOWN_S: in place of that share while no prompt has been computed here."""
 PROMPT_TOKENS = 64
-"""Of a step that says how long prompts take; smaller ones are mostly decodes."""
+"""Prompt tokens of a step that says how long prompts take; smaller ones are mostly decodes."""
 AHEAD_PAGES = 64
-"""Of a prompt that is being computed elsewhere, in one pull."""
+"""Pages that one pull takes of a prompt that is being computed elsewhere, at most."""
 AHEAD_POLL_S = 0.01
 QUIET_S = 30.0
 """Without a new page of it, after which nobody waits for more."""

@@ -27,7 +27,8 @@ time is kept."""
 MARGIN = 1.25
 """So many times its share of the running sequences a tenant may have before others come first."""
 BURST_TOKENS = 1024
-"""How far ahead of the others a tenant with little at work may get before its prompts wait their turn."""
+"""Tokens that say how far ahead of the others a tenant with little at work may get before its prompts wait
+their turn."""
 
 
 class Accounts:

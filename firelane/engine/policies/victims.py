@@ -27,7 +27,7 @@ class VictimChoice:
         self._running = draft.running()
 
     def for_growth(self) -> Sequence:
-        """Who yields when a running sequence needs pages: it may be that sequence itself."""
+        """The sequence that yields when a running sequence needs pages: it may be that sequence itself."""
         youngest = _youngest(self._running)
         background = [s for s in youngest if s.tenant.background]
         if background:
@@ -41,7 +41,8 @@ class VictimChoice:
         return max(youngest, key=arrival)
 
     def for_arrival(self, head: Sequence, *, lacks_slot: bool) -> Sequence | None:
-        """Who yields to a waiting sequence of another account that lacks a slot, or else pages."""
+        """The sequence that yields to a waiting sequence of another account that lacks a slot, or else
+        pages."""
         if head.tenant.background:
             return None
         youngest = _youngest(self._running)

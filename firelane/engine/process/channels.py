@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 STATS_S = 0.05
 """Between two reports of the engine's load to a gateway that has no tokens in its steps."""
 MOST_UNSENT_BYTES = 16 << 20
-"""Of a gateway that does not read: it must not hold up the steps of the others."""
+"""Bytes that wait for a gateway that does not read: it must not hold up the steps of the others."""
 GREETINGS: tuple[type[FromEngine], ...] = (Loading, Progress, Ready, Asleep)
 """Frames of which a new connection gets the last one, in this order."""
 

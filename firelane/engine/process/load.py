@@ -74,7 +74,7 @@ def read_program(config: EngineConfig) -> Program:
 
 
 def quantization_of(config: EngineConfig) -> str:
-    """How the model's weights are quantised: by the checkpoint, or while they are packed; "" where they are
+    """The quantisation of the model's weights: by the checkpoint, or while they are packed; "" where they are
     not."""
     return config.weights if config.weights in QUANTIZING else settings.quantization_of(config.model_dir)
 

@@ -100,7 +100,7 @@ class Sequence:
         self.is_resumed = False
         """Another engine has begun it."""
         self.tells_pages, self.chunk_tokens = False, 0
-        """As in NewRequest."""
+        """Fields of NewRequest with the same meaning."""
         self.started = False
         self.row_written = False
         """A step in flight, or an earlier one, has seen the row of its slot."""

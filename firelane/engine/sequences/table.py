@@ -59,7 +59,7 @@ class SequenceTable:
         self.wants_output = np.zeros(slots, np.bool_)
         """Its sampled tokens are still to be reported."""
         self.logprobs = np.full(slots, -1, np.int32)
-        """As in Sampling."""
+        """Numbers of alternatives to report, with the meaning that they have in Sampling."""
         self.sequences: list[Sequence | None] = [None] * slots
         self.waiting = policy.waiting
         self.running: dict[int, Sequence] = {}

@@ -35,7 +35,7 @@ class PlanDraft:
         self._secured: dict[int, int] = {}
         self._chunks: list[PrefillChunk] = []
         self._saves: list[StateSave] = []
-        """Of prefill chunks; which snapshots they get is chosen last."""
+        """Saves of prefill chunks; which snapshots they get is chosen last."""
 
     @property
     def num_free_slots(self) -> int:

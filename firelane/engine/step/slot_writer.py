@@ -58,8 +58,8 @@ class SlotWriter:
         compute(self._state.masks.ctypes.data + slot * self._mask_bytes, self._mask_bytes)
 
     def finish_mask(self, slot: int, end: int, stop_ids: list[int]) -> bool:
-        """Where the mask allows `end`, the mark of a text that may end, allow `stop_ids` instead. True where
-        nothing but the end was allowed."""
+        """Finish the mask: where it allows `end`, the mark of a text that may end, allow `stop_ids` instead.
+        True where nothing but the end was allowed."""
         mask = self._state.masks[slot]
         word, bit = end >> 5, 1 << (end & 31)
         if not int(mask[word]) & bit:

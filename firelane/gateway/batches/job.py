@@ -20,7 +20,7 @@ from firelane.gateway.requests.models import ServedModel
 MAX_WAITING_BYTES = 64 << 20
 """Results that the drive has not taken yet; more lines are not started."""
 RETRIES = 3
-"""How often a line runs again that the server could not serve (503)."""
+"""The number of times that a line runs again that the server could not serve (503)."""
 MAX_WAIT_S = 60.0
 LINES_PER_GROUP = 256
 _UNRUN: dict[Ending, LineError] = {

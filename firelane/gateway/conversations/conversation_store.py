@@ -12,9 +12,9 @@ from firelane.gateway.tenants.tenant import Tenant
 
 MAX_BYTES = 64 << 20
 MAX_ITEMS = 4096
-"""Of one conversation."""
+"""Items of one conversation, at most."""
 MAX_ITEM_BYTES = 8 << 20
-"""Of all items of one conversation."""
+"""Bytes of all items of one conversation, at most."""
 ENTRY_BYTES = 4096
 """Bytes that an entry takes besides its items, about; metadata included."""
 _REFERENCE = b'{"type":"item_reference"'

@@ -14,7 +14,7 @@ MAX_BYTES = 256 << 20
 ENTRY_BYTES = 512
 """Bytes that an entry takes besides its JSON, about."""
 HEAD_BYTES = 256
-"""Of an item: its type and its id are in them."""
+"""Bytes at the beginning of an item that have its type and its id."""
 _ID = re.compile(rb'"id":"([^"\\]*)"')
 
 
@@ -52,7 +52,7 @@ class ResponseStore(TenantStore[StoredResponse]):
 
 
 def _with_ids(items: Iterable[bytes], wanted: Collection[str]) -> dict[str, bytes]:
-    """Those of `items` that have a wanted id."""
+    """The items that have a wanted id."""
     found: dict[str, bytes] = {}
     for item in items:
         head = _ID.search(item, 0, HEAD_BYTES)

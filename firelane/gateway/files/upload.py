@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logging.getLogger("python_multipart").setLevel(logging.ERROR)  # what is wrong with a form goes to its sender
 MAX_PARTS = 16
 MAX_HEADER_BYTES = 8 << 10
-"""Of all parts together."""
+"""Bytes of the headers of all parts together, at most."""
 MAX_FIELD_BYTES = 4 << 10
 FIELDS = ("file", "purpose", "expires_after[anchor]", "expires_after[seconds]")
 FORM_BYTES = 64 << 10

@@ -36,7 +36,7 @@ class Connection(Protocol):
 
 
 class Writer(Protocol):
-    """Where the bytes go: the connection's transport, or what counts them on their way there."""
+    """The receiver of bytes: the connection's transport, or what counts them on their way there."""
 
     def write(self, data: bytes) -> None: ...
     def abort(self) -> None: ...

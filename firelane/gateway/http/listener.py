@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from firelane.errors import AddressInUseError, FirelaneError, UsageError
 from firelane.link.tls import ServerTls
 
 BACKLOG = 1024
@@ -59,3 +61,11 @@ class Listener:
     async def wait_closed(self) -> None:
         while self._closed:
             await self._closed.pop().wait_closed()
+
+
+def listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:
+    """The error for people of an address that cannot be listened on. option: names the port."""
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE or "address already in use" in str(error):
+        return AddressInUseError(f"{where} is taken by another process: choose another {option}")
+    return UsageError(f"cannot listen on {where}: {error.strerror or error}")

@@ -8,7 +8,8 @@ import ipaddress
 NOBODY = ("", "")
 """The client of a request that came by no connection."""
 SITE_BITS = 64
-"""Of an IPv6 address: all below are one site's, which may use as many as it likes (RFC 4291, 2.5.4)."""
+"""Bits of an IPv6 address that name a site: all below are one site's, which may use as many as it likes (RFC
+4291, 2.5.4)."""
 
 
 def client_of(transport: asyncio.BaseTransport) -> tuple[str, str]:

@@ -35,7 +35,7 @@ SINK_BYTES_PER_S = 64 << 10
 PARSED_BYTES = 64 << 10
 """Given to the parser at a time: limits are looked at in between."""
 CHUNK_FRAME_BYTES = 24
-"""Of a chunk's size and line ends, which count against no limit."""
+"""Bytes of a chunk's size and line ends, which count against no limit."""
 
 
 class Connection(asyncio.Protocol):

@@ -16,7 +16,7 @@ from firelane.errors import EngineDeadError
 from firelane.gateway.http.exchange import EVENT_STREAM, BodySink, Exchange, Request, Route
 
 MOST_BYTES = 256 << 10
-"""Of an answer that its client is too slow for."""
+"""Bytes of an answer that wait for a slow client, at most."""
 HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"upgrade", b"expect", b"te"}
 )

@@ -30,7 +30,7 @@ class EnginePlaces:
         self._children = children
         self._places: dict[int, _Place] = {}
         self._roles: dict[int, str] = {}
-        """Of the places that have been given one: kept whichever engine comes, or process."""
+        """Roles of the places that have been given one: kept whichever engine comes, or process."""
 
     def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
         """A new engine is in this place. Owns the acceptor."""

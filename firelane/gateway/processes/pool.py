@@ -21,6 +21,7 @@ from firelane.child_process import Child, Replacements
 from firelane.child_process.child import no_process
 from firelane.errors import FirelaneError
 from firelane.gateway.config import GatewayConfig
+from firelane.gateway.http.listener import listen_error
 from firelane.gateway.processes.config_text import to_text
 from firelane.gateway.processes.control import (
     Collect,
@@ -42,7 +43,7 @@ from firelane.gateway.processes.control import (
 from firelane.gateway.processes.gateway_child import GatewayChild
 from firelane.gateway.processes.places import EnginePlaces
 from firelane.gateway.processes.served import ServedModels
-from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets, listen_error
+from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets
 from firelane.gateway.share import Share
 from firelane.gateway.tenants.counts import SharedCounts
 from firelane.link.listening import listening_sockets, share_out

@@ -44,7 +44,7 @@ class DiskTier:
         self._others = others
         self._proofs: dict[int, bytes] = {}
         self._sequence = 0
-        """Of the record written last."""
+        """The number of the record written last."""
         self._buffers = threading.local()
         self._errors = 0
         self._is_failed = False

@@ -22,7 +22,7 @@ class CachedMemory:
         self.page_bytes = pages.page_bytes
         parts = 0 if states is None else -(-states.page_bytes // pages.page_bytes)
         self.num_groups = num_groups + parts
-        """Of pages and parts together."""
+        """The number of groups of pages and parts together."""
         self.layout_id = pages.layout_id if states is None else f"{pages.layout_id} {states.layout_id}"
         self.num_pages = pages.num_pages + parts * (0 if states is None else states.num_pages)
 

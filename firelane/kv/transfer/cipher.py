@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from firelane.errors import PeerLostError
 
 RECORD_BYTES = 256 << 10
-"""Of the text of one record, at most."""
+"""Bytes of the text of one record, at most."""
 ROTATION_BYTES = 16 << 30
 HEAD_BYTES, TAG_BYTES, NONCE_BYTES, KEY_BYTES = 4, 16, 12, 32
 
@@ -78,7 +78,7 @@ class CipherRecords:
         self._came = bytearray(RECORD_BYTES + TAG_BYTES)
         self._text = bytearray(RECORD_BYTES)
         self._left = memoryview(b"")
-        """Of the last record's text: nobody has asked for it yet."""
+        """The rest of the last record's text: nobody has asked for it yet."""
 
     def sealed(self, data: memoryview) -> Iterator[memoryview]:
         """Data that changes meanwhile gives records that fit their tags: those are over what is encrypted."""

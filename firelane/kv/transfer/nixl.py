@@ -30,11 +30,12 @@ from firelane.nixl.processes import AgentProcesses
 START_S, PING_S, RESTART_S = 60.0, 1.0, 5.0
 """For an agent to be there, with NIXL's libraries; for it to answer; and from one start to the next."""
 WAIT_S = 2.0
-"""Of a connection, for an agent that starts again: after that its pages travel over the connection."""
+"""Seconds that a connection waits for an agent that starts again: after that its pages travel over the
+connection."""
 SESSIONS = 2
 """With one peer: the agent reads for one of them while pages of another one are copied, or for both."""
 STAGING_BYTES, MOST_PAGES = 4 << 20, 32
-"""Of one session."""
+"""Bytes of staging memory and pages of one session, at most."""
 SEALS = 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, SHRINK and GROW: who has the descriptor cannot cut it short."""
 log = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ class NixlTransport:
         self._processes, self._pool = processes, pool
         self._agent: NixlAgent | None = None
         self._guard = threading.Lock()
-        """Of all of this."""
+        """The guard of all of this."""
         self._starting: threading.Thread | None = None
         self._started_s = float("-inf")
         self._is_closed = False

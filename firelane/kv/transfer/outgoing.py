@@ -17,7 +17,7 @@ from firelane.kv.transfer.page_copy import PageCopier
 BATCH = 32
 """Pages of one Find, of those that come one after the other anyway."""
 STAGED_BYTES = 16 << 20
-"""Of copies at either end of a connection, where a page is not larger."""
+"""Bytes of copies at either end of a connection, where a page is not larger."""
 Place = tuple[int, int]
 """A page and its tag; the page is -1 where there is none."""
 

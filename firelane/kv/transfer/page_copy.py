@@ -13,7 +13,7 @@ from firelane.errors import PeerLostError
 from firelane.kv.transfer.checksum import checksum
 
 Numbers = NDArray[np.int64]
-"""Of pages, in the order in which they travel."""
+"""Numbers of pages, in the order in which they travel."""
 Sums = NDArray[np.uint64]
 """Checksums, one for each page."""
 

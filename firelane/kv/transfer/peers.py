@@ -53,7 +53,7 @@ class PeerTransfer:
         self._sought: dict[str, list[Pull]] = {}
         """Pulls from peers that are being connected."""
         self._guard = threading.Lock()
-        """Of _readers, _sources and _sought."""
+        """The guard of _readers, _sources and _sought."""
         self._settled: SimpleQueue[Settled] = SimpleQueue()
         self._tickets = 0
 

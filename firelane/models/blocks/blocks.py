@@ -87,17 +87,17 @@ class Decoder:
     vocab_size: int
     max_model_len: int
     width: int
-    """Of the residual stream."""
+    """Width of the residual stream."""
     eps: float
-    """Of every RMS norm."""
+    """The epsilon of every RMS norm."""
     dtype: DType
-    """Of matrices and of what they are multiplied with."""
+    """The dtype of matrices and of what they are multiplied with."""
     tied: bool = False
     """Whether the head is the embedding table."""
     embed_scale: float = 1.0
-    """Of what is looked up."""
+    """The factor of embeddings that are looked up."""
     residual_scale: float = 1.0
-    """Of what a block without a norm behind it adds to the stream."""
+    """The factor of what a block without a norm behind it adds to the stream."""
     logits_scale: float = 1.0
     logits_softcap: float = 0.0
     """0: none."""

@@ -17,7 +17,7 @@ from firelane.program.recipes import Piece, WeightLayout
 from firelane.program.values import DType, Value, Weight
 
 NORM_EPS = 1e-6
-"""Of the norms of latents, whatever that of the other norms is."""
+"""The epsilon of the norms of latents, whatever that of the other norms is."""
 
 
 @dataclass(frozen=True, kw_only=True)

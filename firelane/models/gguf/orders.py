@@ -49,7 +49,7 @@ ROWS_OF_HEAD = {
     "ssm_a": 1,
     "ssm_dt": 1,
 }
-"""Of a value head; 0: as many as the head is wide."""
+"""Rows of a value head; 0: as many as the head is wide."""
 BEHIND_KEYS = ("attn_qkv", "ssm_conv1d")
 """Tensors that have rows of queries and keys first."""
 OUTPUT = "ssm_out"

@@ -40,8 +40,8 @@ def check_plain(address: Address, tls: TlsFiles | None, prefix: str) -> None:
 
 
 def remote_config(values: Values, known: OptionSet) -> RemoteConfig | None:
-    """Where engines are; None where they are here. known: the options of the command. Raises UsageError, also
-    where other options need engines here."""
+    """The place of engines on other hosts; None where engines are here. known: the options of the command.
+    Raises UsageError, also where other options need engines here."""
     tls = cluster_tls(values, "--engine-tls")
     if "engines" not in values:
         if tls is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MODULE = "firelane.engine.process.headless"
 GROUP_ENDED = PeerLostError.exit_code
-"""Of a host that may attach again."""
+"""The exit code of a host that may attach again."""
 FIRST_DELAY_S, MOST_DELAY_S, SOUND_S = 0.1, 5.0, 30.0
 """Waits before a host attaches again: they double while it does not live for SOUND_S."""
 END_S = 5.0

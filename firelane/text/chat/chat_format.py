@@ -1,6 +1,5 @@
-"""How one model writes: what it is told of tools, how its calls and its reasoning are read and forced, and
-how earlier turns are shown to it. Found once, when the model is loaded.
-"""
+"""The format in which one model writes: what it is told of tools, how its calls and its reasoning are read
+and forced, and how earlier turns are shown to it. Found once, when the model is loaded."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _with_shape(found: ChatFormat, render: Render) -> ChatFormat:
 
 
 def _telling(facts: TemplateFacts) -> str:
-    """How the model is told of tools."""
+    """The way in which the model is told of tools."""
     if facts.tools_variable:
         return f"the template shows them from the variable `{facts.tools_variable}`"
     if facts.tools_in_system:
@@ -156,7 +156,7 @@ def _calls(evidence: Evidence) -> tuple[str, str]:
 
 
 def num_read(family: Family, facts: TemplateFacts) -> int:
-    """How many of the calls that the template writes the family reads; 0 where it reads one wrongly."""
+    """The number of the calls that the template writes the family reads; 0 where it reads one wrongly."""
     text = facts.calls
     if family.name in UNMARKED:  # a call is the answer's beginning
         text = text.removeprefix(facts.prompts[0].rpartition(QUESTION)[2])

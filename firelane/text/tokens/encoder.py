@@ -17,7 +17,7 @@ from firelane.text.template_limits import MAX_CHARS
 from firelane.text.tokens.tokenizer import Tokenizer
 
 COUNTED_TOKENS = 1 << 18
-"""Of a text whose tokens are only wanted to be known, where the model's context is not longer."""
+"""Tokens of a text whose tokens are only wanted to be known, where the model's context is not longer."""
 SHORT_CHARS = 16 << 10
 """Texts that are tokenised at once, on the event loop."""
 SHORT_IDS = 64 << 10
@@ -26,7 +26,8 @@ PIECE_CHARS = 64 << 10
 WHOLE_BYTES = 512 << 10
 """Text that may have a token for each byte and still takes little memory."""
 MAX_TEXT_BYTES = 2 << 20
-"""Of one text, whatever tokens it has; more where the model's context has more than a token for 8 bytes."""
+"""Bytes of one text at most, whatever tokens it has; more where the model's context has more than a token for
+8 bytes."""
 SLACK_TOKENS = 1024
 MARGIN_TOKENS = 64
 """Tokens beside a cut, which may differ from those of the whole text."""

@@ -1,6 +1,5 @@
-"""How much longer a tokenizer's normaliser may make a text: one that multiplies texts would take all memory
-for a short one.
-"""
+"""Growth of texts: how much longer a tokenizer's normaliser may make a text: one that multiplies texts would
+take all memory for a short one."""
 
 from __future__ import annotations
 

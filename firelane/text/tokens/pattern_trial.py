@@ -19,7 +19,8 @@ SIZES = (*range(4, 28, 2), 48, 128, 384, 1024)
 MOST_S = 0.03
 """Processor time for one: a search that goes over the rest of the text from each place takes a tenth."""
 TRIES = 3
-"""Of a text that took longer: a collection of garbage, or a busy machine, delays one of them."""
+"""Times that a text that took long is tried: a collection of garbage, or a busy machine, delays one of
+them."""
 USUAL = "aA1 \n.'é中"
 """Characters that are tried beside what the expressions themselves hold."""
 MAX_UNITS = 64

@@ -63,7 +63,7 @@ class Tokenizer:
         return self._encode(text, special=add_special_tokens).ids
 
     def count(self, text: str) -> int:
-        """How many tokens a text has, without special ones."""
+        """The number of tokens of a text, without special ones."""
         return len(self._encode(text, special=False))
 
     def _encode(self, text: str, *, special: bool) -> tokenizers.Encoding:

@@ -20,7 +20,7 @@ from firelane.text.tokens.ranked_bpe import RankedVocabulary
 
 NAME = "tokenizer.json"
 VERSION = 1
-"""Of the conversions: part of the names in the cache."""
+"""The version of the conversions: part of the names in the cache."""
 UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]", r"\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]"
 CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 KIMI_PATTERN = "|".join(
@@ -60,7 +60,7 @@ TEKKEN_SPECIALS = [
     "[/SYSTEM_PROMPT]",
     "[TOOL_CONTENT]",
 ]
-"""Of files up to version 7 that do not list theirs."""
+"""Special tokens of files up to version 7 that do not list theirs."""
 TEKKEN_UNLISTED = ("v1", "v2", "v3", "v7")
 TEKKEN_BEGIN = "<s>"
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 KEY = "arguments"
-"""Of the text, in an object where no part of it can be read."""
+"""The key of the text, in an object where no part of it can be read."""
 MOST_CHARS = 1 << 17
-"""Of a text that is looked into: the processor time of rendering is limited."""
+"""Characters of a text that is looked into: the processor time of rendering is limited."""
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*'
 _TOKEN = re.compile(rf'{_STRING}(?P<end>"|\\?\Z)|[{{}}\[\],]', re.DOTALL)
 _CUT_ITEM = re.compile(rf'\s*,?\s*(?:{_STRING}(?:\\|"\s*(?::\s*[-+.\w]*)?)?|[-+.\w]*)\Z', re.DOTALL)

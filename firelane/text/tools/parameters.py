@@ -12,7 +12,7 @@ from firelane.errors import RequestError
 
 Schema = dict[str, Any]
 MAX_STEPS = 16
-"""Of references that lead on to others."""
+"""Steps along references that lead on to others, at most."""
 MAX_CASES = 256
 """Alternatives of one value."""
 MAX_COUNT = 100_000

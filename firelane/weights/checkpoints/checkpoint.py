@@ -45,7 +45,7 @@ Coded = GgufFile | QuantizedTensors | QuantizedOnRead
 ROUNDED = ("F32", "F16")
 """Dtypes of matrices that are rounded to bf16 beside quantised ones, or where that is asked."""
 LARGEST_ROUNDING = 2.0**-8
-"""Of a number that is rounded to bf16, relative to it."""
+"""The largest error of a number that is rounded to bf16, relative to it."""
 UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # derived from the config
 log = logging.getLogger(__name__)
 

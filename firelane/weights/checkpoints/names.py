@@ -32,9 +32,8 @@ class TensorNames:
 
     @classmethod
     def find(cls, published: Collection[str]) -> TensorNames:
-        """Those of a checkpoint. Raises CheckpointError where it has two language models; without one, names
-        are taken as they are.
-        """
+        """The names of a checkpoint. Raises CheckpointError where it has two language models; without one,
+        names are taken as they are."""
         found = [layout for layout in LAYOUTS if layout.body + ANCHOR in published]
         if len(found) > 1:
             names = " and ".join(layout.body + ANCHOR for layout in found)

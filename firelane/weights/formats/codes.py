@@ -37,7 +37,8 @@ class Levels:
         return Levels(_taken(self.units, rows), _taken(self.steps, rows))
 
     def cut(self, columns: range, size: int, width: int) -> Levels | None:
-        """Those of groups of `size` numbers, of `width` in all; None where a block would be cut through."""
+        """The codes of groups of `size` numbers, of `width` in all; None where a block would be cut
+        through."""
         block = width // self.units.shape[1]
         if columns.start % block or columns.stop % block:
             return None

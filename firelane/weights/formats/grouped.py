@@ -39,12 +39,12 @@ OFFSETS = {4: 8, 6: 32, 8: 0}
 SIZES = {Heads.F32: 4, Heads.F16: 2, Heads.BF16: 2, Heads.POWER: 1}
 """Bytes of a number."""
 ALIGNMENT_BYTES = 64
-"""Of panels."""
+"""Bytes that panels are aligned to."""
 STEP_OF_NIBBLE = [0, 2, 4, 6, 1, 3, 5, 7]
 MOST_SCALE = 1e36
-"""Of a scale or a minimum: no number is infinite in bf16."""
+"""The largest scale or minimum: no number is infinite in bf16."""
 MOST_POWER = 119
-"""Of a scale that is a power of two."""
+"""The largest power of a scale that is a power of two."""
 LEAST_POWER = -126
 """No number is below the normal ones."""
 

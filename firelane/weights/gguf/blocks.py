@@ -18,7 +18,7 @@ from firelane.weights.formats.codes import Codes, Levels
 from firelane.weights.formats.formats import Format
 
 U8 = NDArray[Any]
-"""Of uint8: shifts of it are, too."""
+"""Arrays of uint8: shifts of one are uint8, too."""
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
 

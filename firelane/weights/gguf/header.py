@@ -33,7 +33,7 @@ MAX_ALIGNMENT = 1 << 20
 MAX_AXES = 4
 MAX_NAME_BYTES = 1024
 MAX_ENTRIES = 1 << 20
-"""Of metadata, and of tensors."""
+"""Entries of metadata, and of tensors, at most."""
 STRING, ARRAY, BOOL = 8, 9, 7
 NUMBERS: dict[int, np.dtype[Any]] = {
     kind: np.dtype(code)

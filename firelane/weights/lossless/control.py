@@ -33,7 +33,7 @@ SEAL = struct.Struct("<Q")
 
 
 class Form(IntEnum):
-    """How a tensor is stored: as it was, or (bf16) as a stream of compressed chunks."""
+    """The form in which a tensor is stored: as it was, or (bf16) as a stream of compressed chunks."""
 
     PLAIN = 0
     PLANES = 1

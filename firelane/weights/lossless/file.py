@@ -182,9 +182,7 @@ def stored_name(name: str, form: Form) -> str:
 
 
 def _stored_tensors(file: SafetensorsFile, control: Control) -> dict[str, TensorInfo]:
-    """Where each original tensor is stored. Raises CheckpointError where header and control block
-    disagree.
-    """
+    """The place of each original tensor. Raises CheckpointError where header and control block disagree."""
     found: dict[str, TensorInfo] = {}
     for name, info in control.tensors.items():
         table = control.tables[name]

@@ -29,7 +29,7 @@ def merge(sign_mantissa: Bytes, exponent: Bytes, bits: Bits) -> None:
 
 
 def count_exponents(bits: Bits) -> NDArray[np.int64]:
-    """How often each exponent stands in bits [n]: int64 [256]."""
+    """Counts of how often each exponent stands in bits [n]: int64 [256]."""
     library = codec_library()
     if library is None:
         return count_exponents_reference(bits)

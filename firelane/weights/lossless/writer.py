@@ -45,7 +45,7 @@ class Rule:
 
 
 class Sink(Protocol):
-    """Where a packed file goes: output.OutputFile, or nowhere."""
+    """The place that a packed file goes to: output.OutputFile, or nowhere."""
 
     def put(self, position: int, buffers: list[Any]) -> None: ...
 

@@ -1,5 +1,5 @@
-"""Where the weights of a plan lie in the packed file: weights in the plan's order, each one at the next place
-that its alignment allows. How long a weight in a coded format is, only packing tells; the sizes of all tell
+"""Layout of a plan's weights in the packed file: weights in the plan's order, each one at the next place that
+its alignment allows. How long a weight in a coded format is, only packing tells; the sizes of all tell
 everything.
 
 A matrix in a coded format comes after its table: uint64 [panels + 1], where its panels begin and the last
@@ -40,13 +40,13 @@ class Layout:
 
     @property
     def extent_ends(self) -> tuple[int, ...]:
-        """Where each weight's bytes end, what fills the gap to the next one or its table included."""
+        """The ends of each weight's bytes, what fills the gap to the next one or its table included."""
         starts = [place.offset if place.table is None else place.table for place in self.places]
         return (*starts[1:], self.payload_bytes)
 
 
 def starts_after(p: PackedWeight, end: int) -> tuple[int | None, int]:
-    """Where the table, if there is one, and the weight begin when the one before ends at `end`."""
+    """The places where the table, if there is one, and the weight begin when the one before ends at `end`."""
     if not p.format.is_coded:
         return None, round_up(end, MATRIX_ALIGNMENT_BYTES if p.is_matrix else VECTOR_ALIGNMENT_BYTES)
     table = round_up(end, TABLE_ALIGNMENT_BYTES)

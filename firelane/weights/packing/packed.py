@@ -104,7 +104,7 @@ class PackedWeights:
         return place.nbytes + (0 if place.table is None else table_bytes(p))
 
     def address(self, name: str) -> int:
-        """Where the weight lies in this process's memory; aligned as layout.py says."""
+        """The address of the weight in this process's memory; aligned as layout.py says."""
         return self._payload().ctypes.data + self._place(name).offset
 
     def array(self, name: str) -> NDArray[Any]:

@@ -25,10 +25,9 @@ SPARSE = 4
 def read_piece(
     checkpoint: Checkpoint, piece: Piece, rows: range, buffer: ReadBuffer | None = None
 ) -> NDArray[Any]:
-    """Those rows of the piece, [rows, k] or of a vector [rows]: in the tensor's dtype as Checkpoint.tensor()
-    gives it, in float32 where something is added. Safe from many threads. Rows that the tensor holds as they
-    are lie in `buffer`, if there is one, until it is used again. Raises CheckpointError.
-    """
+    """Rows of a piece, [rows, k] or of a vector [rows]: in the tensor's dtype as Checkpoint.tensor() gives
+    it, in float32 where something is added. Safe from many threads. Rows that the tensor holds as they are
+    lie in `buffer`, if there is one, until it is used again. Raises CheckpointError."""
     if piece.is_as_stored:
         first = rows.start + (piece.rows.start if piece.rows else 0)
         flat = checkpoint.elements(
@@ -104,9 +103,8 @@ def read_codes(checkpoint: Checkpoint, piece: Piece, rows: range) -> Codes:
 
 
 def contiguous(weight: Weight, rows: NDArray[np.int64]) -> Iterator[tuple[int, Piece, range]]:
-    """Where the rows of a weight (counted over all matrices, -1: none) are read from, in as few reads as
-    possible: the first row of each, and the rows of which piece.
-    """
+    """Places that the rows of a weight (counted over all matrices, -1: none) are read from, in as few reads
+    as possible: the first row of each, and the rows of which piece."""
     wanted = np.unique(rows[rows >= 0])
     for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
         at, end = int(run[0]), int(run[-1]) + 1

@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Where a task's panels go. The last task of a matrix in a coded format has its panel table, too."""
+    """The place of a task's panels. The last task of a matrix in a coded format has its panel table, too."""
 
     offset: int
     table_offset: int = 0

@@ -27,7 +27,7 @@ from firelane.weights.storage.safetensors import ITEM_BYTES
 SPAN_NUMBERS = 1 << 21
 """In one task."""
 SPAN_ROWS = 128
-"""Of a matrix, in one task a multiple of these."""
+"""Rows of a matrix: one task has a multiple of these."""
 ROWLESS = "weight_shape"
 
 

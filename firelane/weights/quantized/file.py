@@ -17,7 +17,8 @@ from firelane.errors import CheckpointError
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format
-from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq, read_order
+from firelane.weights.quantized.coded import Coded, Packed, Scaled, awq, gptq, read_order
+from firelane.weights.quantized.float4 import Blocks, Float4
 from firelane.weights.quantized.settings import Settings
 from firelane.weights.quantized.stored import Stored, TensorFile
 from firelane.weights.storage.reader import ReadBuffer

@@ -20,7 +20,7 @@ F32 = NDArray[np.float32]
 LANES = 16
 """Partial sums of the squared error of a group."""
 LEAST = np.float32(2.0**-100)
-"""Of a scale: numbers of smaller groups are zeros."""
+"""The least scale: numbers of smaller groups are zeros."""
 
 
 def quantize_integers(values: F32, scheme: Scheme, library: QuantizeLibrary | None = None) -> Codes:

@@ -23,7 +23,7 @@ from firelane.weights.storage.reader import ReadBuffer
 from firelane.weights.storage.safetensors import TensorInfo
 
 KEPT_GROUP = 32
-"""Of what inputs number is a multiple, so that codes are kept in memory."""
+"""The number that divides the number of inputs, so that codes are kept in memory."""
 
 
 class WeightFile(TensorFile, Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 KEY = "quantization_config"
 RATIOS = tuple(1.0 - 0.025 * step for step in range(17))
-"""Of the largest number of a group, what its largest code stands for: one after the other is tried."""
+"""Shares of a group's largest number that its largest code may stand for: one after the other is tried."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 
 SAMPLE_BYTES = 4096
 MOST_SAMPLES = 4
-"""Of one tensor."""
+"""Samples of one tensor, at most."""
 SAMPLES = 1024
-"""Of all tensors together, about; at least one of each."""
+"""Samples of all tensors together, about; at least one of each."""
 BLOB_NAME = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 

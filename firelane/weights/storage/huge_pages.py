@@ -9,7 +9,7 @@ from collections.abc import Callable
 from firelane.native.pages import HUGE_PAGE_BYTES, MappedFile
 
 CHUNK_BYTES = 32 * HUGE_PAGE_BYTES
-"""What moves in one go: steps that read it wait for about a millisecond."""
+"""Bytes that move in one go: steps that read them wait for about a millisecond."""
 ENOUGH = 0.95
 log = logging.getLogger(__name__)
 

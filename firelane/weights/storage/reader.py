@@ -80,9 +80,8 @@ class DriveReader:
         return pages[skip : skip + nbytes]
 
     def _read_pages(self, offset: int, pages: Bytes) -> int:
-        """How many bytes were read. Not every memory that a driver has pinned can be written by a drive: then
-        they take a way through memory that can.
-        """
+        """Read pages; returns how many bytes were read. Not every memory that a driver has pinned can be
+        written by a drive: then they take a way through memory that can."""
         try:
             return os.preadv(self._fd, [pages.data], offset)
         except OSError as error:

@@ -28,7 +28,7 @@ from firelane.weights.storage.reader import Bytes, ReadBuffer
 NAME = ".store.json"
 VERSION = 1
 PART_BYTES = 8 << 20
-"""Of one request; larger ones hold more memory and are no faster."""
+"""Bytes of one request; larger ones hold more memory and are no faster."""
 READERS = 16
 
 

@@ -41,7 +41,7 @@ NUMPY_DTYPES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """Where a tensor lies in its file: bytes begin .. end - 1, counted from the start of the file."""
+    """The place of a tensor in its file: bytes begin .. end - 1, counted from the start of the file."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -14,7 +14,7 @@ from firelane.native.target import Target, find_target, target_of
 from firelane.native.toolchain import Toolchain
 
 QUICK_FLAGS = ("-O1",)
-"""Of a tiny model: half the compiler's time, and the same bits."""
+"""Flags for a tiny model: half the compiler's time, and the same bits."""
 SOURCES = Path(__file__).parent.parent / "csrc"
 
 

@@ -21,9 +21,9 @@ from firelane.native.host_memory import available_bytes
 
 GIB = 1 << 30
 SPARE_BYTES = 1 << 30
-"""Of host memory, left to others: what is pinned cannot be swapped out."""
+"""Bytes of host memory, left to others: what is pinned cannot be swapped out."""
 PIECE_BYTES = 64 << 20
-"""Of pinned memory in one piece: the allocator of pinned memory takes the next power of two."""
+"""Bytes of pinned memory in one piece: the allocator of pinned memory takes the next power of two."""
 
 
 @dataclass(frozen=True)

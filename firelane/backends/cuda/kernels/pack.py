@@ -81,7 +81,7 @@ def list_escapes(  # limits: exempt (kernel)
 
 @triton.jit
 def first_entries(words, at_row, begin, base, k):
-    """Where each row's escapes begin in the lists: [rows], behind each other from `begin` on."""
+    """The places where each row's escapes begin in the lists: [rows], behind each other from `begin` on."""
     counts = tl.zeros([_ROW_BLOCK], tl.int32)
     lane = tl.arange(0, _HALF)[None, :]
     for at in range(0, k, _HALF):

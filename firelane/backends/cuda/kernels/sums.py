@@ -54,7 +54,7 @@ def power_of_two(n: int) -> int:
 
 
 def columns_of(width: int) -> int:
-    """How many columns a program takes, where no program needs a row as a whole."""
+    """The number of columns that a program takes, where no program needs a row as a whole."""
     return min(COLUMNS, power_of_two(width))
 
 
@@ -90,6 +90,6 @@ def source_arguments(x: Source) -> dict[str, Any]:
 
 
 def total_arguments(x: Source) -> dict[str, Any]:
-    """Where a reader writes the value that it has added up, if anywhere."""
+    """Arguments for the place where a reader writes the value that it has added up, if anywhere."""
     total = x.out if isinstance(x, SplitKSum) else None
     return {"total": total, "total_stride": 0 if total is None else total.stride(0)}

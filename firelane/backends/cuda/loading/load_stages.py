@@ -1,4 +1,4 @@
-"""How long each stage of loading weights takes by itself: which of them a start waits for."""
+"""The time that each stage of loading weights takes by itself: which of them a start waits for."""
 
 from __future__ import annotations
 

@@ -48,9 +48,8 @@ class MatrixPacker:
         self._starts = device.pinned(blocks + 1)
 
     def place(self, p: Placement) -> Tensor:
-        """Where the true weights go: p.dtype [padded_rows, padded_k], padding rows zero already. Of a matrix
-        that will be encoded it is valid until the next place().
-        """
+        """The place of the true weights: p.dtype [padded_rows, padded_k], padding rows zero already. Of a
+        matrix that will be encoded it is valid until the next place()."""
         if p.to_coded:
             target = self._staged(p)
         else:

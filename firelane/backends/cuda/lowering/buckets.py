@@ -29,7 +29,7 @@ class Bucket:
 
 
 def make_buckets(limits: StepLimits) -> tuple[Bucket, ...]:
-    """Those of decode steps by increasing size, then those of all others."""
+    """Buckets of decode steps by increasing size, then those of all others."""
     decode = [
         Bucket(tokens=n, rows=n, chunks=n, decode=True) for n in _sizes(DECODE_TOKENS, limits.max_num_seqs)
     ]

@@ -17,7 +17,7 @@ from firelane.program.program import Program
 from firelane.program.values import DType
 
 FORMAT = 1
-"""Of keys and values inside of a page."""
+"""The version of the layout of keys and values inside of a page."""
 DTYPES = {DType.BF16: torch.bfloat16, DType.F32: torch.float32, DType.I32: torch.int32}
 
 

@@ -15,7 +15,7 @@ from firelane.program.program import Program
 from firelane.program.state import StateLayer, state_offsets
 
 FORMAT = 1
-"""Of the numbers of a layer inside of a state."""
+"""The version of the layout of a layer's numbers inside of a state."""
 
 
 @dataclass(frozen=True, kw_only=True)

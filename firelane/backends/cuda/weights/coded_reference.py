@@ -32,8 +32,8 @@ class Split:
 
 
 def exponent_counts(bits: Bits) -> NDArray[np.int64]:
-    """How often each exponent occurs in each block: [blocks, 256]; [:, 0] counts denormals, zeros never
-    count."""
+    """Counts of how often each exponent occurs in each block: [blocks, 256]; [:, 0] counts denormals, zeros
+    never count."""
     blocks = bits.reshape(-1, ROW_BLOCK * bits.shape[1])
     counts = [np.bincount((block[block & 0x7FFF != 0] >> 7) & 0xFF, minlength=256) for block in blocks]
     return np.stack(counts).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Where each weight of a program goes on the device, and what that takes: known before anything is read."""
+"""Placement of each weight of a program on the device, and what that takes: known before anything is read."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ BILLING = "x-anthropic-billing-header:"
 no prefix cache would ever hit behind it.
 """
 EFFORTS = {"xhigh": "high", "max": "high"}
-"""Of those that chat templates know, the nearest."""
+"""The nearest effort that chat templates know."""
 SAME_NAMES = (
     *("max_tokens", "stream", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty"),

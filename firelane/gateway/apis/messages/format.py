@@ -23,7 +23,7 @@ from firelane.gateway.requests.formats import ChoiceResult, Identity, LiveUsage,
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning
 
 SIGNATURE = "unsigned"
-"""Of reasoning: clients want one, and nothing here checks what they send back."""
+"""The signature of reasoning: clients want one, and nothing here checks what they send back."""
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOPPED = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _CLOSE = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'

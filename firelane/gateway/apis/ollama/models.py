@@ -30,11 +30,11 @@ from firelane.gateway.services import Services
 from firelane.text.sampling import default_sampling
 
 API_VERSION = "0.12.11"
-"""Of Ollama, whose API these paths follow: clients compare it with what they need."""
+"""The version of Ollama whose API these paths follow: clients compare it with what they need."""
 NEVER = "9999-12-31T23:59:59Z"
 """When a model leaves memory that stays there."""
 LONGEST_S = 100 * 365 * 86400.0
-"""Of a longer time the end may be no date: the model stays."""
+"""Seconds that a model may be kept. Of a longer time the end may be no date: the model stays."""
 CHANGES = (
     *(("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy")),
     *(("HEAD", "/api/blobs/{digest}"), ("POST", "/api/blobs/{digest}")),

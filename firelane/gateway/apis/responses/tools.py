@@ -50,7 +50,7 @@ def names_of(tools: list[FunctionTool]) -> ToolNames:
 
 
 def left_out(tools: list[FunctionTool]) -> list[str]:
-    """Where the tools are that the model is not told of."""
+    """The places of tools that the model is not told of."""
     names: list[str] = []
     for i, tool in enumerate(tools):
         if tool.type == "namespace":

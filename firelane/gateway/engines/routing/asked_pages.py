@@ -10,7 +10,7 @@ from firelane.gateway.engines.routing.page_record import CachedPages, PageOwner,
 from firelane.wire.page_names import PAGE_TOKENS, PageNames
 
 MOST_GROUPS = 64
-"""Of engines that have the same pages, whose others are kept."""
+"""Groups of engines that have the same pages, of which the other engines are kept, at most."""
 
 
 class Asked(NamedTuple):

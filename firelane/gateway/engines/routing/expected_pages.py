@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Protocol
 
 MOST_KEPT_PAGES = 2048
-"""Of prompts that are kept to name their pages later: 2 MB of tokens for each engine."""
+"""Pages of prompts that are kept to name their pages later: 2 MB of tokens for each engine."""
 
 
 class PromptPages(Protocol):

@@ -13,7 +13,8 @@ from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.gateway.engines.routing.policies import Candidate, EngineT, SessionAffinity, least_recently_used
 
 STEP_MS, TOKEN_MS = 10.0, 0.1
-"""Of an engine where none has told its own yet: what counts then is that all are alike."""
+"""Milliseconds of a step and of a token where no engine has told its own yet: what counts then is that all
+are alike."""
 RECOMPUTE_WEIGHT = 2
 """Cost of computing a token anew, over that of waiting for one: others wait for it, too."""
 NOT_CACHED = CachedTokens(0, {})

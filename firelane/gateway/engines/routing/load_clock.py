@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from firelane.wire.frames import Progress
 
 UNKNOWN_S = 5
-"""Of a stage that does not tell how far it is."""
+"""Seconds left of a stage that does not tell how far it is."""
 MOST_S = 600
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 from math import floor
 
 SHARE = 0.01
-"""Of requests, by the tokens that they have to compute, the longest first."""
+"""The share of requests that count as long, by the tokens that they have to compute, the longest first."""
 WINDOW, LOOK = 2000, 100
 """Requests that are looked at, each LOOK requests."""
 LEAST_WORK = 0.1

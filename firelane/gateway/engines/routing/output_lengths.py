@@ -7,7 +7,7 @@ from collections import OrderedDict
 from firelane.gateway.engines.recovery.in_flight import InFlight
 
 FIRST_TOKENS = 128.0
-"""Of a tenant that has had no answer yet."""
+"""Tokens expected of the first answer to a tenant."""
 NEWEST = 0.1
 """Share of the newest output in a mean."""
 MOST_TENANTS = 4096

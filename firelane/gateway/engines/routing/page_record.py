@@ -10,7 +10,7 @@ from firelane.wire.page_names import PAGE_TOKENS
 
 LEAST_PAGES = 64
 MOST_PAGES = 1 << 20
-"""Of one engine, whatever it tells."""
+"""Pages that are noted of one engine at most, whatever it tells."""
 MOST_MASKS = 4096
 
 

@@ -30,8 +30,8 @@ SPARE_TOKENS = 8192
 CHUNK_TOKENS = 448
 """Tokens of a prompt in one step of an engine for decode that has other requests, too."""
 MOST_STEPS = 8
-"""Where such a chunk takes longer than so many short steps, as on CPUs, streams would wait too long for it:
-an engine for decode then takes a prompt only to end a long queue."""
+"""Short steps that a chunk may take. Where it takes longer than so many short steps, as on CPUs, streams
+would wait too long for it: an engine for decode then takes a prompt only to end a long queue."""
 QUEUE_TOKENS, QUEUE_SHARE, IDLE_TOKENS = 8192, 0.75, 256
 """That is, more tokens before the prompt, and a larger share of its own, at the engine for prefill; and fewer
 at the one for decode."""

@@ -25,7 +25,7 @@ from firelane.text.tools.tool import Tool
 
 ASSISTANT = "<|assistant|>"
 TELLS = "请使用 Json 格式表示调用的参数"
-"""How its templates ask for arguments in JSON."""
+"""The words by which its templates ask for arguments in JSON."""
 METADATA = "metadata"
 """The field of a message that its templates show on the line of the role."""
 Message = dict[str, Any]

@@ -1,4 +1,4 @@
-"""How a product is tiled, for its launch: what all kernels that multiply with a matrix are given."""
+"""Tiling of a product, for its launch: what all kernels that multiply with a matrix are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the sampling kernels divide a vocabulary, and the record by which they know what a row asks for.
+"""Division of a vocabulary among the sampling kernels, and the record by which they know what a row asks for.
 
 A row's logits are cut into blocks, one program each in the scan, and a block into GROUPS groups of
 neighbouring tokens whose largest logits ("peaks") tell later where the few that matter lie. All of this
@@ -23,7 +23,7 @@ PIVOTS = 8  # parts that a range of logits is cut into at once in the search for
 # Words of a row's record, int32; _F: the bits of a float32.
 ROW_WORDS = tl.constexpr(RECORD_WORDS)
 WORK = tl.constexpr(0)
-"""What has to be done, the bits below; 0 where the row asks for nothing."""
+"""The work to be done, the bits below; 0 where the row asks for nothing."""
 SCALE_F = tl.constexpr(1)
 """log2(e) / temperature."""
 TOP_P_F = tl.constexpr(2)
