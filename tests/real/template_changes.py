@@ -36,6 +36,8 @@ AS_TEXT = "arguments are text"
 BLANK = "content beside calls is null"
 PARTS = "contents are lists of parts"
 NAMED = "results name their function"
+ON_THE_ROLE = "a call's function is named beside the role, its arguments are the text"
+OBSERVED = "results have a role of their own"
 _RESPONSE = re.compile(r"<tool_response>\n(.*)\n</tool_response>", re.DOTALL)
 _KNOWN = {FUNCTION["name"]: Tool(FUNCTION["name"], None, FUNCTION["parameters"])}
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
@@ -72,7 +74,7 @@ def reasons_of(
         assert not _only(after, "thought")
         reasons.add(FORGOTTEN)
     reasons |= _moved(_spoken(before), _spoken(after))
-    if WORDS not in reasons and before.ids != after.ids:
+    if not reasons & {WORDS, ON_THE_ROLE} and before.ids != after.ids:  # these bind a result by its place
         assert _same_bonds(before.ids, after.ids)
         reasons.add(IDS)
     return reasons | _told_tools(tools, variables, told, reasons)
@@ -155,6 +157,9 @@ def _talk(messages: list[Any], form: ChatFormat | None) -> Talk:
 
 def _add(talk: Talk, message: dict[str, Any], form: ChatFormat | None) -> None:
     role, content = message["role"], message["content"]
+    if form is not None and role == "observation":
+        talk.reasons.add(OBSERVED)
+        role = "tool"
     if isinstance(content, list):
         (part,) = content
         content = part["text"]
@@ -165,9 +170,12 @@ def _add(talk: Talk, message: dict[str, Any], form: ChatFormat | None) -> None:
         talk.reasons |= {THOUGHT} if thought != _THOUGHTS[0] else set()
     if content is None:
         talk.reasons.add(BLANK)
-    calls = [
+    calls: list[tuple[Any, str, Any]] = [
         (c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())
     ]
+    if form is not None and "metadata" in message:
+        talk.reasons.add(ON_THE_ROLE)
+        calls, content = [(None, message["metadata"], content)], ""
     texts = (content or "").split("\n\n") if content or role == "user" else []
     if form is not None and role == "assistant" and not calls:
         content, calls = _read(form, content or "")
