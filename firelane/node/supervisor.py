@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 import time
@@ -31,13 +32,18 @@ BeforeRestart = Callable[[], Awaitable[None]]
 class RestartPolicy:
     """Waits double from first_delay_s to max_delay_s while engines die young. An engine that has served a
     request, or was ready for stable_after_s, counts as sound: after its death the next one starts at once.
-    However long a load takes, it proves nothing. After max_deaths deaths in a row of engines that were not
-    sound, and that nobody else had killed or stopped, the supervisor gives up."""
+    However long a load takes, it proves nothing. One that somebody else has killed or stopped counts
+    neither way: the next one starts after first_delay_s. After max_deaths deaths in a row that count the
+    supervisor gives up."""
 
     first_delay_s: float = 0.2
     max_delay_s: float = 10.0
     stable_after_s: float = 5.0
     max_deaths: int = 8
+
+    def delay_s(self, deaths: int) -> float:
+        """Before another engine starts, after so many deaths that count."""
+        return min(self.first_delay_s * 2.0 ** min(max(deaths - 1, 0), 64), self.max_delay_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,41 +207,37 @@ class EngineSupervisor:
             await handled
 
     async def _keep_alive(self, began_s: float) -> None:
-        deaths, delay_s = 0, self._policy.first_delay_s
+        deaths = 0
         while True:
             ended = await self._wait_for_exit(began_s)
             if self._stopping:
                 return
             if self._on_exit is not None:
                 self._on_exit(ended)
-            sound = self._is_sound
-            if sound:
-                deaths, delay_s = 0, self._policy.first_delay_s
-            deaths += self._hung or ended.is_own_doing
+            sound, counts = self._is_sound, self._hung or ended.is_own_doing
+            deaths = (0 if sound else deaths) + counts
             if not self._was_ready or deaths >= self._policy.max_deaths:
                 if self._on_given_up is not None:
                     self._on_given_up(ended)
                 return
             if self._before_restart is not None:
                 await self._before_restart()
-            delay_s = await self._start_again(delay_s, at_once=sound)
+            await self._start_again(0.0 if sound else self._policy.delay_s(deaths if counts else 0))
             began_s = time.monotonic()
 
-    async def _start_again(self, delay_s: float, *, at_once: bool) -> float:
-        """Launch after a while, which grows for as long as the system has no room for a process; returns the
-        delay that comes next."""
-        while True:
-            await asyncio.sleep(0.0 if at_once else delay_s)
-            at_once = False
-            delay_s = min(2 * delay_s, self._policy.max_delay_s)
+    async def _start_again(self, delay_s: float) -> None:
+        """Launch after a while, which grows for as long as the system has no room for a process."""
+        for refusals in itertools.count(1):
+            await asyncio.sleep(delay_s)
             try:
                 ours = self._launch()
             except OSError as error:
+                delay_s = self._policy.delay_s(refusals)
                 log.error("engine_not_started error=%r retry_s=%g", str(error), delay_s)
                 continue
             self.restarts += 1
             await self._hand_over(ours)
-            return delay_s
+            return
 
     async def _wait_for_exit(self, began_s: float) -> EngineExit:
         """Waits on the process itself: its socket may close before it has ended, or stay open in a child."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from firelane.errors import MachineError
-from firelane.node.supervisor import EngineExit
+from firelane.node.supervisor import EngineExit, RestartPolicy
 from firelane.wire.frames import Submit
 from tests.node.engine_gateway import POLICY, Gateway, engine_config, request
 
@@ -155,11 +155,14 @@ def test_crash_loop_is_bounded(config):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_engines_that_others_kill_or_stop_are_replaced_without_end(config, number):
+    """None of them makes the next one wait longer: doubled twenty times, the delay would be hours."""
+    policy = RestartPolicy(first_delay_s=0.01, max_delay_s=3600.0, max_deaths=3)
+
     async def scenario():
-        async with Gateway(config) as gateway:
+        async with Gateway(config, policy) as gateway:
             await gateway.connect()
             held = []
-            for _ in range(POLICY.max_deaths + 1):
+            for _ in range(20):
                 os.kill(gateway.supervisor.pid, number)
                 if number == signal.SIGSTOP:
                     while not gateway.supervisor.is_stopped():
@@ -171,6 +174,11 @@ def test_engines_that_others_kill_or_stop_are_replaced_without_end(config, numbe
                 sock.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_the_delay_doubles_with_the_deaths_that_count():
+    policy = RestartPolicy(first_delay_s=0.2, max_delay_s=10.0)
+    assert [policy.delay_s(deaths) for deaths in (0, 1, 2, 3, 7, 5000)] == [0.2, 0.2, 0.4, 0.8, 10.0, 10.0]
 
 
 @pytest.mark.parametrize(
