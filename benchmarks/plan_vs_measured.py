@@ -35,11 +35,11 @@ from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.parallel.shares import Shares
-from firelane.plan.devices import Device
-from firelane.plan.estimate import Estimate, Setup, Workload, estimate
+from firelane.plan.devices import DeviceSpec
+from firelane.plan.estimate import Estimate, PlanSetup, PlanWorkload, estimate
 from firelane.plan.forms import choose_form
-from firelane.plan.layout import Layout
-from firelane.plan.model import Model
+from firelane.plan.layout import ParallelLayout
+from firelane.plan.model import PlannedModel
 from firelane.plan.steps import Clock, decode_shape, prefill_shape
 from firelane.program.values import StepShape
 
@@ -60,12 +60,14 @@ class Case:
     shape: StepShape
     inputs: Callable[[CpuExecutor], StepInputs]
 
-    def planned(self, setup: Setup) -> float:
+    def planned(self, setup: PlanSetup) -> float:
         """Seconds."""
         if self.name.startswith("prefill"):
-            return estimate(setup, Layout(), Workload(context=PROMPT)).prefill_s
-        workload = Workload(batch=self.shape.sequences, context=self.shape.context // self.shape.sequences)
-        return estimate(setup, Layout(), workload).decode_s
+            return estimate(setup, ParallelLayout(), PlanWorkload(context=PROMPT)).prefill_s
+        workload = PlanWorkload(
+            batch=self.shape.sequences, context=self.shape.context // self.shape.sequences
+        )
+        return estimate(setup, ParallelLayout(), workload).decode_s
 
 
 def prefill_inputs(executor: CpuExecutor, sequences: int, tokens: int) -> StepInputs:
@@ -137,7 +139,7 @@ def limits_now(probe: Probe, threads: int) -> tuple[float, float]:
     return probe.read_gbps(threads), probe.dot_gflops(threads) or probe.fma_gflops(threads)
 
 
-def device_for(limits: Sequence[tuple[float, float]], threads: int) -> Device:
+def device_for(limits: Sequence[tuple[float, float]], threads: int) -> DeviceSpec:
     """This machine with the mean of these limits: of times, so rates have their harmonic mean."""
     read, peak = (statistics.harmonic_mean(values) for values in zip(*limits, strict=True))
     isa = choose_isa(env.read().isa, cpu_identity())
@@ -153,9 +155,9 @@ def device_for(limits: Sequence[tuple[float, float]], threads: int) -> Device:
     return describe_machine(measured, isa=isa, title="this machine", memory_bytes=1 << 40)
 
 
-def by_op(executor: CpuExecutor, setup: Setup, shape: StepShape, steps: int) -> dict[str, list[float]]:
+def by_op(executor: CpuExecutor, setup: PlanSetup, shape: StepShape, steps: int) -> dict[str, list[float]]:
     """Milliseconds of each kind of op in a step: planned, measured."""
-    model, layout = setup.model, Layout()
+    model, layout = setup.model, ParallelLayout()
     shares = Shares(program=model.program, tp=1, ep=1, cut=model.cut)
     times = Clock(device=setup.device, model=model, layout=layout, shares=shares).times(shape)
     found: dict[str, list[float]] = {}
@@ -171,8 +173,8 @@ def measure(directory: Path, rounds: int, weights: str) -> dict[str, Any]:
     executor = load(directory, weights)
     program = executor.layout.program
     form = choose_form(program, "lossless12" if weights == "auto" else weights, directory, {})
-    setup = Setup(
-        model=Model(program=program, form=form),
+    setup = PlanSetup(
+        model=PlannedModel(program=program, form=form),
         device=device_for([limits_now(probe, threads)], threads),
         max_num_seqs=SEQUENCES,
         max_model_len=LONGEST,
@@ -192,12 +194,14 @@ def measure(directory: Path, rounds: int, weights: str) -> dict[str, Any]:
             found["cases"].setdefault(case.name, []).append(row)
             if number == rounds // 2:
                 found.setdefault("ops", {})[case.name] = by_op(executor, setup, case.shape, steps)
-    found["memory"] = memory_rows(estimate(setup, Layout(), Workload(context=LONG)), executor, setup)
+    found["memory"] = memory_rows(
+        estimate(setup, ParallelLayout(), PlanWorkload(context=LONG)), executor, setup
+    )
     executor.release()
     return found
 
 
-def memory_rows(planned: Estimate, executor: CpuExecutor, setup: Setup) -> dict[str, list[int]]:
+def memory_rows(planned: Estimate, executor: CpuExecutor, setup: PlanSetup) -> dict[str, list[int]]:
     """Bytes planned and measured, of parts and of all."""
     rank = planned.ranks[0]
     kept = executor.kv_bytes + executor.states.nbytes

@@ -25,12 +25,12 @@ from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.program.values import DType
 from firelane.sources.resolve import resolve
-from firelane.weights.quantize.report import Report
+from firelane.weights.quantize.report import QuantizeReport
 from firelane.weights.quantize.run import quantize
 from firelane.weights.quantizing.schemes import SCHEMES
 
 
-def bits_of(report: Report) -> float:
+def bits_of(report: QuantizeReport) -> float:
     sizes = [m.shape[0] * m.shape[1] for m in report.matrices]
     return float(np.average([m.bits for m in report.matrices], weights=sizes))
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from firelane.contract import StepInputs
 from firelane.parallel.shares import Shares
-from firelane.plan.devices import Device
-from firelane.plan.layout import Layout
-from firelane.plan.model import Model
+from firelane.plan.devices import DeviceSpec
+from firelane.plan.layout import ParallelLayout
+from firelane.plan.model import PlannedModel
 from firelane.plan.steps import Clock, make_stages, stage_times
 from firelane.program.values import StepShape
 
@@ -44,8 +44,8 @@ class DeviceClock:
     """Seconds of steps of a model on one device, by the cost model of `firelane plan`. Context counts in
     parts of CONTEXT_STEP tokens: most steps have been asked for before."""
 
-    def __init__(self, device: Device, model: Model) -> None:
-        layout = Layout()
+    def __init__(self, device: DeviceSpec, model: PlannedModel) -> None:
+        layout = ParallelLayout()
         shares = Shares(program=model.program, tp=1, ep=1, cut=model.cut)
         self._clock = Clock(device=device, model=model, layout=layout, shares=shares)
         self._stages = make_stages(self._clock)

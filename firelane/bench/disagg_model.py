@@ -15,10 +15,10 @@ from firelane.contract import StepLimits
 from firelane.errors import UsageError
 from firelane.models.registry import load_program
 from firelane.plan.devices import find_devices
-from firelane.plan.estimate import Setup, Workload, estimate
+from firelane.plan.estimate import PlanSetup, PlanWorkload, estimate
 from firelane.plan.forms import plain_form
-from firelane.plan.layout import Layout
-from firelane.plan.model import Model
+from firelane.plan.layout import ParallelLayout
+from firelane.plan.model import PlannedModel
 from firelane.plan.source import read_model
 
 QWEN_7B: Mapping[str, Any] = MappingProxyType(
@@ -49,7 +49,7 @@ class DisaggMachine:
     """A device, which each engine has one of, and a model. link_gbps: 10^9 bytes a second between two
     engines."""
 
-    setup: Setup
+    setup: PlanSetup
     clock: DeviceClock
     link_gbps: float
 
@@ -59,8 +59,8 @@ class DisaggMachine:
         found, _ = find_devices(device, cache_dir)
         config = QWEN_7B if model is None else read_model(model)[1]
         program = load_program(config, max_model_len=None)
-        described = Model(program=program, form=plain_form(program, "bf16"))
-        setup = Setup(model=described, device=found, max_num_seqs=MAX_NUM_SEQS)
+        described = PlannedModel(program=program, form=plain_form(program, "bf16"))
+        setup = PlanSetup(model=described, device=found, max_num_seqs=MAX_NUM_SEQS)
         return cls(setup=setup, clock=DeviceClock(found, described), link_gbps=link_gbps)
 
     @property
@@ -73,7 +73,7 @@ class DisaggMachine:
         program, kernels = self.setup.model.program, self.setup.device.kernels
         longest = min(MAX_MODEL_LEN, program.max_model_len)
         chunk = max(chunk_tokens or kernels.step_tokens, MAX_NUM_SEQS)
-        budget = estimate(self.setup, Layout(), Workload(context=longest)).kv_bytes
+        budget = estimate(self.setup, ParallelLayout(), PlanWorkload(context=longest)).kv_bytes
         page_bytes = program.kv_bytes_per_token * kernels.block_size
         if budget // page_bytes * kernels.block_size < longest:
             raise UsageError(

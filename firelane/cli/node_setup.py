@@ -24,7 +24,7 @@ from firelane.server.node_plan import ModelSetup, NodePlan
 from firelane.server.options.engine import check_controller, engine_config, engine_options
 from firelane.server.options.gateway import gateway_config
 from firelane.server.options.sets import NODE_ENGINE, NODE_MODEL, NODE_SERVER
-from firelane.sources.locate import Source
+from firelane.sources.locate import ModelSource
 
 NAME = "node"
 """The name of the directory of a node's files and batches."""
@@ -69,7 +69,7 @@ class _Model:
     """need: None of a model whose files are not here."""
 
     entry: ModelEntry
-    source: Source
+    source: ModelSource
     gateway: ModelConfig
     engines: EngineOptions
     need: Need | None
@@ -133,7 +133,7 @@ class NodeReader:
 
     def _model_of(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> _Model:
         chosen = _options(config, entry, server)
-        source = Source(self._source(entry.source), self._environment.cache_dir)
+        source = ModelSource(self._source(entry.source), self._environment.cache_dir)
         with _at_model(config, entry):
             directory = source.locate()
             engine = self._engine_of(directory, chosen)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from firelane.env import Environment
-    from firelane.plan.estimate import Estimate, Setup, Workload
+    from firelane.plan.estimate import Estimate, PlanSetup, PlanWorkload
 
 WEIGHTS = ("auto", "bf16", "lossless12", "int8", "fp8", "int4", "mxfp4")
 KV_DTYPES = ("auto", "bf16", "int8", "fp8")
@@ -133,13 +133,13 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 def _estimates(
     arguments: argparse.Namespace, environment: Environment
-) -> tuple[list[Setup], int, list[Estimate]]:
+) -> tuple[list[PlanSetup], int, list[Estimate]]:
     from firelane.models.registry import load_program, warn_of_unknown_keys
     from firelane.plan.devices import find_devices
-    from firelane.plan.estimate import Setup, estimate_all
+    from firelane.plan.estimate import PlanSetup, estimate_all
     from firelane.plan.forms import choose_form
     from firelane.plan.layout import layouts
-    from firelane.plan.model import Model
+    from firelane.plan.model import PlannedModel
     from firelane.plan.source import read_model
     from firelane.program.cache_rewrite import with_cache_dtype
 
@@ -149,8 +149,8 @@ def _estimates(
     warn_of_unknown_keys(program, directory.name)
     _check_lengths(arguments, program.max_model_len)
     setups = [
-        Setup(
-            model=Model(
+        PlanSetup(
+            model=PlannedModel(
                 program=with_cache_dtype(program, kv_dtype),
                 form=choose_form(program, form, directory, config),
                 kv_dtype=kv_dtype,
@@ -182,18 +182,18 @@ def _check_lengths(arguments: argparse.Namespace, most: int) -> None:
             raise UsageError(f"{option} {tokens}: the model takes {most} tokens; lower it")
 
 
-def _workloads(arguments: argparse.Namespace) -> list[Workload]:
-    from firelane.plan.estimate import Workload
+def _workloads(arguments: argparse.Namespace) -> list[PlanWorkload]:
+    from firelane.plan.estimate import PlanWorkload
 
     return [
-        Workload(batch=batch, context=context, output=output, drive_gbps=arguments.drive_gbps)
+        PlanWorkload(batch=batch, context=context, output=output, drive_gbps=arguments.drive_gbps)
         for batch in arguments.batch
         for context in arguments.context
         for output in arguments.output
     ]
 
 
-def _plot(path: str | Path, setup: Setup, estimates: list[Estimate]) -> None:
+def _plot(path: str | Path, setup: PlanSetup, estimates: list[Estimate]) -> None:
     from pathlib import Path
 
     from firelane.plan.plot import draw

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firelane.text.chat.assistant import Assistant
-from firelane.text.chat.chat_format import ChatFormat
+from firelane.text.chat.chat_format import ModelChatFormat
 from firelane.text.model_files import read_model_files
 from firelane.text.prompt import PromptBuilder
 from firelane.text.tokens.tokenizer import load_tokenizer
@@ -31,7 +31,7 @@ def explain_chat(model_dir: Path, cache_dir: Path, template: Path | None = None)
         prompts.close()
 
 
-def format_lines(chat_format: ChatFormat) -> Iterator[str]:
+def format_lines(chat_format: ModelChatFormat) -> Iterator[str]:
     """The format's name, how each part of it was found, and what the template writes of calls."""
     facts = chat_format.telling.facts
     yield f"chat format: {chat_format.line}"

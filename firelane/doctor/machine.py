@@ -7,7 +7,7 @@ from pathlib import Path
 from firelane.doctor.limits import Limits
 from firelane.doctor.report import Report
 from firelane.errors import CacheError, MachineError
-from firelane.plan.devices import SAVED, Device, find_kernels, saved_path, to_toml
+from firelane.plan.devices import SAVED, DeviceSpec, find_kernels, saved_path, to_toml
 from firelane.storage import cache_directory, write_whole
 
 MIB = 1 << 20
@@ -15,9 +15,9 @@ LINK_US = 3.0
 """Microseconds of an exchange between processes that share memory."""
 
 
-def describe_machine(limits: Limits, *, isa: str, title: str, memory_bytes: int) -> Device:
+def describe_machine(limits: Limits, *, isa: str, title: str, memory_bytes: int) -> DeviceSpec:
     """Links are memory: each number that ranks exchange is written and read once."""
-    return Device(
+    return DeviceSpec(
         name=SAVED,
         title=title,
         kernels=find_kernels(isa),

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from firelane.native.pages import HUGE_PAGE_BYTES, MappedFile, PageCache, private_huge_pages
+from firelane.native.pages import HUGE_PAGE_BYTES, MappedFile, PageCacheFile, private_huge_pages
 
 
 def examine_weight_pages(cache_dir: Path) -> str:
@@ -29,7 +29,7 @@ def mapped_files_are_huge(directory: Path) -> bool:
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.truncate(size)
-            PageCache(file.fileno()).prepare(0, size)
+            PageCacheFile(file.fileno()).prepare(0, size)
             file.write(bytes(size))
             file.flush()
             mapped = MappedFile(file.fileno(), size)

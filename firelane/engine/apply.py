@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import NO_SNAPSHOT
-from firelane.engine.policies.policy import Policy
+from firelane.engine.policies.policy import SchedulingPolicy
 from firelane.engine.sequences.sequence import Sequence
 from firelane.engine.sequences.table import SequenceTable
 from firelane.engine.step.plan import Admission, PrefillChunk, StepPlan
@@ -19,7 +19,9 @@ class PlanApplier:
     `preemptions`, `prefix_queries` and `prefix_hits` (both in tokens), and `snapshot_hits` (sequences that
     began with a snapshot) only grow."""
 
-    def __init__(self, table: SequenceTable, kv: KvCache, policy: Policy, writer: SlotWriter) -> None:
+    def __init__(
+        self, table: SequenceTable, kv: KvCache, policy: SchedulingPolicy, writer: SlotWriter
+    ) -> None:
         self._table = table
         self._kv = kv
         self._policy = policy

@@ -18,7 +18,7 @@ from firelane.engine.pages.page_waits import PageWaits
 from firelane.engine.pages.pulls import PagePulls, PullCounters
 from firelane.engine.pages.tier_reads import TierReads
 from firelane.engine.policies.fair import FairPolicy
-from firelane.engine.policies.policy import Policy
+from firelane.engine.policies.policy import SchedulingPolicy
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequences.prerequisites import NoPrerequisites, Prerequisites
 from firelane.engine.sequences.requests import check_generates, make_sequence
@@ -71,7 +71,7 @@ class EngineCore:
         *,
         prefix_cache: bool = True,
         prerequisites: Prerequisites = NO_PREREQUISITES,
-        policy: Policy | None = None,
+        policy: SchedulingPolicy | None = None,
         speculates: bool = False,
         snapshots: SnapshotRule | None = None,
         clock: Callable[[], float] = time.monotonic,

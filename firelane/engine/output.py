@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
 from firelane.engine.apply import PlanApplier
-from firelane.engine.policies.policy import Policy
+from firelane.engine.policies.policy import SchedulingPolicy
 from firelane.engine.sequences.sequence import PEER, Sequence, Status
 from firelane.engine.sequences.table import SequenceTable
 from firelane.engine.step.plan import PrefillChunk, StepPlan
@@ -38,7 +38,7 @@ class OutputProcessor:
         table: SequenceTable,
         kv: KvCache,
         applier: PlanApplier,
-        policy: Policy,
+        policy: SchedulingPolicy,
         state: SlotState,
         in_stats: Callable[[EngineStats], EngineStats],
     ) -> None:

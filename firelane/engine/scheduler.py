@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import StepLimits
-from firelane.engine.policies.policy import Policy, StepQuota
+from firelane.engine.policies.policy import SchedulingPolicy, StepQuota
 from firelane.engine.sequences.sequence import Sequence, arrival
 from firelane.engine.sequences.table import SequenceTable
 from firelane.engine.step.draft import PlanDraft
@@ -24,7 +24,7 @@ class Scheduler:
     nothing."""
 
     def __init__(
-        self, table: SequenceTable, kv: KvCache, limits: StepLimits, policy: Policy, stages: int = 1
+        self, table: SequenceTable, kv: KvCache, limits: StepLimits, policy: SchedulingPolicy, stages: int = 1
     ) -> None:
         """stages: that steps are computed in, each with sequences of its own at a time."""
         # Every sequence in a slot can then decode, or prefill one token, in every step: none can be starved.

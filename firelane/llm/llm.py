@@ -27,7 +27,7 @@ from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
 from firelane.sources.resolve import resolve
 from firelane.text.chat.assistant import Assistant, RenderedChat
 from firelane.text.deltas import Content, Delta
-from firelane.text.model_files import ModelFiles, read_model_files
+from firelane.text.model_files import ModelTextFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
 from firelane.text.sampling import FALLBACKS, Fallback, default_sampling, wire_sampling
 from firelane.text.tokens.tokenizer import load_tokenizer
@@ -80,7 +80,7 @@ class LLM:
             self._engine = _engine(config, self._channel, isolated=isolated)
             on_error.callback(self._engine.close)
             self._tokenizer = load_tokenizer(tokenizer_dir)
-            self._files: ModelFiles = read_model_files(
+            self._files: ModelTextFiles = read_model_files(
                 model_dir, None if chat_template is None else Path(chat_template)
             )
             self._tokenizer.check_vocab(self._files.vocab_size)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r'"([^"]+)"')
 
 
-class Family(Protocol):
+class ModelFamily(Protocol):
     """A module that makes programs. ARCHITECTURES: names in config.json, written as one tuple of strings, so
     that a family is found without importing the others. Where the language model of an architecture may be
     one of several, `Mistral3ForConditionalGeneration:ministral3` is that of a text_config of this model_type.
@@ -76,12 +76,12 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _family(names: list[str]) -> Family:
+def _family(names: list[str]) -> ModelFamily:
     """The first that is known of `names`, from the one that says the most to the one that says the least."""
     modules = _modules()
     for name in names:
         if name in modules:
-            return cast(Family, importlib.import_module(modules[name]))
+            return cast(ModelFamily, importlib.import_module(modules[name]))
     known = ", ".join(sorted(modules))
     raise UnsupportedModelError(
         f"config.json: architecture {names[0]!r} is not supported; supported: {known}"

@@ -41,7 +41,7 @@ class Taken(msgspec.Struct, frozen=True, tag="taken"):
     is_taken: bool
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class BuildFailed(msgspec.Struct, frozen=True, tag="failed"):
     """is_cache: the cache cannot be written; otherwise the compiler has failed."""
 
     reason: str
@@ -49,7 +49,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 CompileRequest = BuildRequest | TakesRequest
-Answer = Made | Taken | Failed
+Answer = Made | Taken | BuildFailed
 _answers = msgspec.json.Decoder(Answer)
 
 
@@ -71,6 +71,6 @@ def ask(service: int, request: CompileRequest) -> Answer:
     if not told:
         raise CompilerError("the process that compiles has ended")
     found = _answers.decode(told)
-    if isinstance(found, Failed):
+    if isinstance(found, BuildFailed):
         raise CacheError(found.reason) if found.is_cache else CompilerError(found.reason)
     return found

@@ -27,9 +27,9 @@ from firelane.child_process.forked import fork_helper
 from firelane.errors import CacheError, FirelaneError, UsageError
 from firelane.native.compile_requests import (
     Answer,
+    BuildFailed,
     BuildRequest,
     CompileRequest,
-    Failed,
     Made,
     Taken,
     TakesRequest,
@@ -95,9 +95,9 @@ def answer_to(content: bytes, cache_dir: Path) -> Answer:
         arguments["include_dirs"] = [Path(name) for name in request.include_dirs]
         return Made(str(compiler.build(**arguments, cache_dir=cache_dir)))
     except CacheError as error:
-        return Failed(str(error), is_cache=True)
+        return BuildFailed(str(error), is_cache=True)
     except (FirelaneError, OSError, msgspec.MsgspecError) as error:
-        return Failed(str(error), is_cache=False)
+        return BuildFailed(str(error), is_cache=False)
 
 
 def _check(request: CompileRequest) -> None:

@@ -115,7 +115,7 @@ class MappedFile:
         self._memory.madvise(advice, self._start + start, nbytes)
 
 
-class PageCache:
+class PageCacheFile:
     """The pages of the page cache that a file is written into, made huge before where the file system can do
     that: those that writes make begin and end where a write does."""
 

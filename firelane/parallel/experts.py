@@ -19,7 +19,7 @@ from firelane.parallel.shard import check_ranks
 from firelane.program.ops import AllReduce, ExpertGatedLinear, ExpertLinear, GatherColumns, Op
 from firelane.program.program import Program
 from firelane.program.segments import SEGMENTS, segments_of, subtree
-from firelane.program.values import Part, Weight
+from firelane.program.values import RankPart, Weight
 
 INSIDE_UNIT, OUTPUT_UNIT = 16, 32
 """Columns inside of an expert, and behind it, that stay together: those of a panel."""
@@ -72,7 +72,7 @@ def _made(op: Op, ep: int, rank: int) -> Iterator[Op]:
     if count < ep:
         raise UsageError(f"expert parallel {ep}: a layer has {count} experts")
     mine = subtree(segments_of(count, unit=1), ep, rank)
-    weight, bias, part = op.weight.cut(experts=mine), _cut(op.bias, mine), Part(mine.start, count)
+    weight, bias, part = op.weight.cut(experts=mine), _cut(op.bias, mine), RankPart(mine.start, count)
     if isinstance(op, ExpertGatedLinear):
         yield replace(op, weight=weight, bias=bias, part=part)
         return

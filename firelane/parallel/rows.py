@@ -39,7 +39,7 @@ def share_rows(program: Program, ranks: int, rank: int) -> Program:
     stays whole on every rank."""
     if ranks == 1:
         return program
-    return replace(program, ops=tuple(_Rewrite(program, ranks, rank, _blocks(program)).ops()))
+    return replace(program, ops=tuple(_RowRewrite(program, ranks, rank, _blocks(program)).ops()))
 
 
 def _blocks(program: Program) -> list[set[int]]:
@@ -84,7 +84,7 @@ def _behind(program: Program, first: int) -> set[int]:
     return set()
 
 
-class _Rewrite:
+class _RowRewrite:
     """One pass from the first op to the last."""
 
     def __init__(self, program: Program, ranks: int, rank: int, blocks: list[set[int]]) -> None:

@@ -30,7 +30,7 @@ from firelane.program.ops import (
 )
 from firelane.program.program import Program
 from firelane.program.segments import SEGMENTS, subtree
-from firelane.program.values import Part, Value
+from firelane.program.values import RankPart, Value
 
 VOCABULARY_UNIT = 32
 """Rows of the head that stay together: those of a panel."""
@@ -58,7 +58,7 @@ def shard(
         return program
     _check_vocabulary(program, tp)
     shared = _shared(program, tp, attention=attention)
-    return _Rewrite(program, tp, rank, demand(program, shared, tp, rank)).program()
+    return _ShardRewrite(program, tp, rank, demand(program, shared, tp, rank)).program()
 
 
 def divides_heads(program: Program, tp: int) -> bool:
@@ -209,7 +209,7 @@ class _Backward:
         wanted.products |= products
 
 
-class _Rewrite:
+class _ShardRewrite:
     """One pass from the first op to the last."""
 
     def __init__(self, program: Program, tp: int, rank: int, wanted: Demand) -> None:
@@ -249,7 +249,7 @@ class _Rewrite:
 
     def _embed(self, op: Embed) -> Iterator[Op]:
         rows = self._rows(op.table.rows)
-        out, place = replace(op.out, name=f"{op.out.name}.part"), Part(rows.start, op.table.rows)
+        out, place = replace(op.out, name=f"{op.out.name}.part"), RankPart(rows.start, op.table.rows)
         yield replace(op, table=op.table.cut(rows=(rows,)), part=place, out=out)
         yield AllReduce(x=out, ranks=self._tp, out=op.out)
 

@@ -48,7 +48,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class DeviceSpec:
     """One GPU, or one machine with its CPU; see devices.toml."""
 
     name: str
@@ -68,7 +68,7 @@ class Device:
         return int(self.memory_mib * MIB)
 
 
-def find_devices(text: str, cache_dir: Path) -> tuple[Device, int]:
+def find_devices(text: str, cache_dir: Path) -> tuple[DeviceSpec, int]:
     """The device and their number that `h100:8` or `rtx4090` names. Raises UsageError, listing those that are
     known."""
     name, colon, number = text.partition(":")
@@ -82,7 +82,7 @@ def find_devices(text: str, cache_dir: Path) -> tuple[Device, int]:
     return known[name], int(number) if colon else 1
 
 
-def known_devices(cache_dir: Path) -> dict[str, Device]:
+def known_devices(cache_dir: Path) -> dict[str, DeviceSpec]:
     """By name: those of the package, and this machine if it was measured."""
     tables = _read(HERE / "devices.toml")
     found = {name: make_device(name, table) for name, table in tables.items()}
@@ -92,11 +92,11 @@ def known_devices(cache_dir: Path) -> dict[str, Device]:
     return found
 
 
-def make_device(name: str, table: Mapping[str, Any]) -> Device:
+def make_device(name: str, table: Mapping[str, Any]) -> DeviceSpec:
     """The device that a table like those of devices.toml describes. Raises KeyError or TypeError for a table
     that describes none."""
     others: dict[str, Any] = {key: value for key, value in table.items() if key != "kernels"}
-    return Device(name=name, kernels=find_kernels(str(table["kernels"])), **others)
+    return DeviceSpec(name=name, kernels=find_kernels(str(table["kernels"])), **others)
 
 
 def find_kernels(name: str) -> Kernels:
@@ -115,7 +115,7 @@ def saved_path(cache_dir: Path) -> Path:
     return cache_dir / "devices" / f"{SAVED}.toml"
 
 
-def to_toml(device: Device) -> str:
+def to_toml(device: DeviceSpec) -> str:
     """A description as a file that known_devices() reads."""
     table = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in ("name", "kernels")}
     rows = [f"{key} = {_literal(value)}" for key, value in {**table, "kernels": device.kernels.name}.items()]
@@ -129,7 +129,7 @@ def _literal(value: object) -> str:
     return str(value)
 
 
-def _saved(path: Path) -> Device:
+def _saved(path: Path) -> DeviceSpec:
     try:
         return make_device(SAVED, _read(path)[SAVED])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from firelane.errors import UsageError
 from firelane.parallel.shares import Shares
-from firelane.plan.devices import Device
-from firelane.plan.layout import Layout
-from firelane.plan.model import Model
-from firelane.plan.ranks import Memory, Room, Sizes, Stage, room, stage_weights
+from firelane.plan.devices import DeviceSpec
+from firelane.plan.layout import ParallelLayout
+from firelane.plan.model import PlannedModel
+from firelane.plan.ranks import Memory, PlanSizes, Room, Stage, room, stage_weights
 from firelane.plan.steps import (
     Clock,
     StepTime,
@@ -26,7 +26,7 @@ BEST_FOR = ("throughput", "latency", "context")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class PlanWorkload:
     """`batch` sequences at a time, each `context` tokens long when it decodes; or, with an `output`, that
     come with prompts of `context` tokens and stay for so many more. Weights come from a drive of
     `drive_gbps`."""
@@ -38,22 +38,22 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class PlanSetup:
     """Sizes that all layouts of a plan share. max_num_seqs, step_tokens, max_model_len: None for the engine's
     own; kept_back: bytes of each device for others."""
 
-    model: Model
-    device: Device
+    model: PlannedModel
+    device: DeviceSpec
     max_num_seqs: int | None = None
     step_tokens: int | None = None
     max_model_len: int | None = None
     kv_bytes: int | None = None
     kept_back: int = 0
 
-    def sizes(self, max_model_len: int) -> Sizes:
+    def sizes(self, max_model_len: int) -> PlanSizes:
         kernels = self.device.kernels
         seqs = self.max_num_seqs or 256
-        return Sizes(
+        return PlanSizes(
             max_num_seqs=seqs,
             step_tokens=self.step_tokens or max(kernels.step_tokens, seqs),
             block_size=kernels.block_size,
@@ -71,10 +71,10 @@ class Estimate:
     stages wait, on average. serving_s: as decode_s, where each step also takes its part of the prompts of
     sequences that come; 0 without an output."""
 
-    layout: Layout
+    layout: ParallelLayout
     form: str
     kv_dtype: str
-    workload: Workload
+    workload: PlanWorkload
     ranks: tuple[Memory, ...]
     weights_bytes: int
     kv_bytes: int
@@ -117,7 +117,7 @@ class Estimate:
         return ""
 
 
-def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
+def estimate(setup: PlanSetup, layout: ParallelLayout, workload: PlanWorkload) -> Estimate:
     """Raises UsageError where the model cannot be divided so."""
     model = setup.model
     shares = Shares(program=model.program, tp=layout.tp, ep=layout.ep, cut=model.cut)
@@ -151,12 +151,12 @@ def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
     )
 
 
-def _length(workload: Workload) -> int:
+def _length(workload: PlanWorkload) -> int:
     """Tokens of a sequence that decodes, on average."""
     return workload.context + workload.output // 2
 
 
-def _pipelined(times: Sequence[StepTime], sequences: int, layout: Layout) -> tuple[float, float]:
+def _pipelined(times: Sequence[StepTime], sequences: int, layout: ParallelLayout) -> tuple[float, float]:
     """Seconds from one token of a sequence to its next, where its group of sequences goes through the stages
     behind others, and the part of that in which a stage waits, on average."""
     in_flight = max(1, min(sequences // layout.dp, layout.pp))
@@ -165,7 +165,9 @@ def _pipelined(times: Sequence[StepTime], sequences: int, layout: Layout) -> tup
     return seconds, 1 - in_flight * every / len(times) / seconds
 
 
-def _memory(setup: Setup, stages: Sequence[Stage], workload: Workload) -> tuple[list[Memory], list[float]]:
+def _memory(
+    setup: PlanSetup, stages: Sequence[Stage], workload: PlanWorkload
+) -> tuple[list[Memory], list[float]]:
     """The memory of a rank of each stage, and what of it the rank's KV cache takes. The longest sequence,
     which tables are made for, is what has room where the model's own has not."""
     if setup.max_model_len is not None:
@@ -176,25 +178,25 @@ def _memory(setup: Setup, stages: Sequence[Stage], workload: Workload) -> tuple[
 
 
 def _memory_for(
-    setup: Setup, stages: Sequence[Stage], max_model_len: int
+    setup: PlanSetup, stages: Sequence[Stage], max_model_len: int
 ) -> tuple[list[Memory], list[float]]:
     sizes = setup.sizes(max_model_len)
     memory = [stage.memory(setup.device, sizes, setup.kept_back) for stage in stages]
     return memory, [_budget(setup, m) for m in memory]
 
 
-def _budget(setup: Setup, memory: Memory) -> float:
+def _budget(setup: PlanSetup, memory: Memory) -> float:
     left = max(0, memory.left)
     if setup.kv_bytes is not None:
         return min(left, setup.kv_bytes)
     return left * setup.device.kernels.kv_part
 
 
-def _room(setup: Setup, stages: Sequence[Stage], left: list[float], workload: Workload) -> Room:
+def _room(setup: PlanSetup, stages: Sequence[Stage], left: list[float], workload: PlanWorkload) -> Room:
     return room(list(stages), left, setup.sizes(workload.context), workload.context + workload.output)
 
 
-def _prefill(setup: Setup, stages: Sequence[Stage], clock: Clock, prompt: int) -> float:
+def _prefill(setup: PlanSetup, stages: Sequence[Stage], clock: Clock, prompt: int) -> float:
     """Chunks of a prompt follow each other through the stages."""
     chunk = setup.sizes(prompt).step_tokens
     total = 0.0
@@ -205,7 +207,9 @@ def _prefill(setup: Setup, stages: Sequence[Stage], clock: Clock, prompt: int) -
     return total
 
 
-def _start(setup: Setup, stages: Sequence[Stage], layout: Layout, workload: Workload) -> float:
+def _start(
+    setup: PlanSetup, stages: Sequence[Stage], layout: ParallelLayout, workload: PlanWorkload
+) -> float:
     """One copy of the weights comes from the drive; each rank's part goes on to its device meanwhile."""
     device = setup.device
     read = sum(stage.weights_bytes for stage in stages) * layout.tp / (workload.drive_gbps * 1e9)
@@ -213,7 +217,9 @@ def _start(setup: Setup, stages: Sequence[Stage], layout: Layout, workload: Work
     return device.kernels.start_s + max(read, upload if device.kernels.on_gpu else 0.0)
 
 
-def estimate_all(setup: Setup, layouts: Sequence[Layout], workloads: Sequence[Workload]) -> list[Estimate]:
+def estimate_all(
+    setup: PlanSetup, layouts: Sequence[ParallelLayout], workloads: Sequence[PlanWorkload]
+) -> list[Estimate]:
     """Estimates of every layout that the model can be divided for, in the order given. Raises UsageError
     where there is none."""
     found: list[Estimate] = []

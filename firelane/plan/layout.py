@@ -11,7 +11,7 @@ from firelane.program.program import Program
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Layout:
+class ParallelLayout:
     """tp ranks share each product, pp stages the layers, dp groups the sequences; experts are spread over ep
     ranks: the tp of a group, or all tp * dp of a stage."""
 
@@ -42,7 +42,7 @@ class Layout:
         return given + [f"--replicas {self.dp}"] * (self.dp > 1)
 
 
-def layouts(program: Program, devices: int, **fixed: Sequence[int] | None) -> list[Layout]:
+def layouts(program: Program, devices: int, **fixed: Sequence[int] | None) -> list[ParallelLayout]:
     """All that use so many devices, of the sizes that are fixed, if any. Raises UsageError where none is
     left."""
     found = [layout for layout in _every(program, devices) if _is_wanted(layout, fixed)]
@@ -55,19 +55,19 @@ def layouts(program: Program, devices: int, **fixed: Sequence[int] | None) -> li
     return found
 
 
-def _every(program: Program, devices: int) -> Iterator[Layout]:
+def _every(program: Program, devices: int) -> Iterator[ParallelLayout]:
     experts = any(spreads(op, 2) for op in program.ops)
     for tp in _divisors(devices):
         for pp in _divisors(devices // tp):
             dp = devices // tp // pp
-            yield Layout(tp=tp, pp=pp, dp=dp, ep=tp if experts else 1)
+            yield ParallelLayout(tp=tp, pp=pp, dp=dp, ep=tp if experts else 1)
             if experts and dp > 1:
-                yield Layout(tp=tp, pp=pp, dp=dp, ep=tp * dp)
+                yield ParallelLayout(tp=tp, pp=pp, dp=dp, ep=tp * dp)
 
 
 def _divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def _is_wanted(layout: Layout, fixed: dict[str, Sequence[int] | None]) -> bool:
+def _is_wanted(layout: ParallelLayout, fixed: dict[str, Sequence[int] | None]) -> bool:
     return all(getattr(layout, name) in sizes for name, sizes in fixed.items() if sizes)

@@ -16,7 +16,7 @@ from firelane.program.values import Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class PlannedModel:
     """kv_dtype: of the KV cache, as it was asked for; the program has it already."""
 
     program: Program

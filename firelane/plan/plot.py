@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, log10
 
-from firelane.plan.estimate import GIB, Estimate, Setup
+from firelane.plan.estimate import GIB, Estimate, PlanSetup
 
 PARTS = (
     ("weights", "#3b6fb6"),
@@ -48,7 +48,7 @@ class Scale:
         return [step * i for i in range(int(self.high / step) + 1)]
 
 
-def draw(setup: Setup, estimates: Sequence[Estimate]) -> str:
+def draw(setup: PlanSetup, estimates: Sequence[Estimate]) -> str:
     """One bar for each layout, form and KV dtype that fits, and below for each of them one line of points, by
     batch."""
     rows = _rows(estimates)
@@ -80,7 +80,7 @@ def _rows(estimates: Sequence[Estimate]) -> dict[str, list[Estimate]]:
     return {name: found[name] for name in list(found)[:MOST_BARS]}
 
 
-def _bars(setup: Setup, rows: dict[str, list[Estimate]]) -> Iterable[str]:
+def _bars(setup: PlanSetup, rows: dict[str, list[Estimate]]) -> Iterable[str]:
     most = setup.device.memory_bytes / GIB
     scale = Scale(0.0, most, LEFT, WIDTH - 20)
     for number, (name, found) in enumerate(rows.items()):

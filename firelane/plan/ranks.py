@@ -8,9 +8,9 @@ from functools import cached_property
 
 from firelane.contract.limits import longest_sequence, sequence_pages
 from firelane.parallel.shares import Shares, kv_share, spreads
-from firelane.plan.devices import MIB, Device
-from firelane.plan.layout import Layout
-from firelane.plan.model import Model
+from firelane.plan.devices import MIB, DeviceSpec
+from firelane.plan.layout import ParallelLayout
+from firelane.plan.model import PlannedModel
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
 from firelane.program.ops import Attention, ExpertLinear, Op
 from firelane.program.program import Program
@@ -24,7 +24,7 @@ tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class PlanSizes:
     """Limits of a step, as `firelane serve` takes them."""
 
     max_num_seqs: int
@@ -58,8 +58,8 @@ class Memory:
 class Stage:
     """The ops that the ranks of one pipeline stage run, all in the same shares."""
 
-    model: Model
-    layout: Layout
+    model: PlannedModel
+    layout: ParallelLayout
     shares: Shares
     run: range
 
@@ -102,7 +102,7 @@ class Stage:
         """Bytes of the recurrent state of one sequence that a rank keeps."""
         return sum(self.shares.op(op).kept * state.nbytes for op in self.ops for state in op.states)
 
-    def memory(self, device: Device, sizes: Sizes, kept_back: int) -> Memory:
+    def memory(self, device: DeviceSpec, sizes: PlanSizes, kept_back: int) -> Memory:
         """kept_back: bytes of the device for others."""
         kernels, ranks = device.kernels, self.layout.tp * self.layout.pp * max(1, self.layout.ep)
         taken = Memory(
@@ -115,7 +115,7 @@ class Stage:
         )
         return replace(taken, left=device.memory_bytes - kept_back - taken.taken)
 
-    def activation_bytes(self, sizes: Sizes, *, late: bool) -> float:
+    def activation_bytes(self, sizes: PlanSizes, *, late: bool) -> float:
         """The most that values of a rank take at one op of the largest step. They are placed once for all
         ops, which takes little more. late: an op's inputs stay for the one behind it, as on a GPU."""
         rows = {Rows.TOKEN: sizes.step_tokens, Rows.OUTPUT: sizes.output_rows}
@@ -133,7 +133,7 @@ class Stage:
 
         return max(sum(map(nbytes, alive(i))) for i in self.run)
 
-    def workspace_bytes(self, device: Device, sizes: Sizes) -> float:
+    def workspace_bytes(self, device: DeviceSpec, sizes: PlanSizes) -> float:
         """Tables by position, state of the running sequences, and scratch of the kernels."""
         tables = 4 * sizes.max_model_len * sum(table_width(self.program))
         slots = sizes.max_num_seqs * self.slot_bytes(sizes)
@@ -142,12 +142,12 @@ class Stage:
             slots, scratch = 0, self._parts_bytes(sizes)
         return tables + slots + scratch
 
-    def slot_bytes(self, sizes: Sizes) -> float:
+    def slot_bytes(self, sizes: PlanSizes) -> float:
         blocks = -(-sizes.max_model_len // sizes.block_size)
         tables = 4 * max(1, len(self.program.spans)) * blocks
         return 4 * (sizes.max_model_len + 1) + tables + self.program.vocab_size / 8 + SLOT_BYTES
 
-    def _parts_bytes(self, sizes: Sizes) -> float:
+    def _parts_bytes(self, sizes: PlanSizes) -> float:
         """On a GPU each slot of a row is summed apart."""
         parts = [op.picks.width * op.out.width for op in self.ops if isinstance(op, ExpertLinear)]
         return 4.0 * sizes.step_tokens * max(parts, default=0)
@@ -169,7 +169,7 @@ class Room:
     context: int
 
 
-def room(stages: list[Stage], budgets: list[float], sizes: Sizes, context: int) -> Room:
+def room(stages: list[Stage], budgets: list[float], sizes: PlanSizes, context: int) -> Room:
     """budgets: bytes for pages and states, of a rank of each stage."""
     found = [_stage_room(s, b, sizes, context) for s, b in zip(stages, budgets, strict=True)]
     dp = stages[0].layout.dp
@@ -178,7 +178,7 @@ def room(stages: list[Stage], budgets: list[float], sizes: Sizes, context: int) 
     return Room(one=one, many=sequences * context, sequences=sequences, context=context)
 
 
-def _stage_room(stage: Stage, budget: float, sizes: Sizes, context: int) -> tuple[int, int]:
+def _stage_room(stage: Stage, budget: float, sizes: PlanSizes, context: int) -> tuple[int, int]:
     """The longest sequence, and how many of `context` tokens."""
     page = stage.page_token_bytes * sizes.block_size
     spans = [group.span for group in stage.cache_groups]
@@ -191,11 +191,11 @@ def _stage_room(stage: Stage, budget: float, sizes: Sizes, context: int) -> tupl
     return one, int(max(0.0, budget) // each)
 
 
-def stage_weights(stages: list[Stage], layout: Layout) -> int:
+def stage_weights(stages: list[Stage], layout: ParallelLayout) -> int:
     """Bytes of the weights of all ranks together."""
     return sum(stage.weights_bytes for stage in stages) * layout.tp * layout.dp
 
 
-def runs_on_all(op: Op, layout: Layout) -> bool:
+def runs_on_all(op: Op, layout: ParallelLayout) -> bool:
     """Whether an op is computed for the sequences of all groups at once: of experts that they share."""
     return layout.ep > layout.tp and spreads(op, layout.ep)

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from firelane.errors import OutOfMemoryError, UsageError
-from firelane.plan.devices import Device
-from firelane.plan.estimate import GIB, Estimate, Setup, estimate_all
+from firelane.plan.devices import DeviceSpec
+from firelane.plan.estimate import GIB, Estimate, PlanSetup, estimate_all
 from firelane.plan.forms import FORMS, plain_form
 from firelane.plan.layout import layouts
 from firelane.plan.table import parameters
@@ -19,7 +19,7 @@ MOST_DEVICES = 64
 
 
 def as_json(
-    setup: Setup, count: int, estimates: Sequence[Estimate], command: str = "", refused: str = ""
+    setup: PlanSetup, count: int, estimates: Sequence[Estimate], command: str = "", refused: str = ""
 ) -> str:
     """All figures in bytes and seconds. command: serves the only estimate; refused: what `firelane serve`
     says to it where it does not take it."""
@@ -35,7 +35,7 @@ def as_json(
     return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
 
 
-def _described(device: Device) -> dict[str, Any]:
+def _described(device: DeviceSpec) -> dict[str, Any]:
     return {**asdict(device), "kernels": asdict(device.kernels)}
 
 
@@ -48,7 +48,7 @@ def _as_object(e: Estimate) -> dict[str, Any]:
     return {**asdict(e), **more}
 
 
-def fit_or_explain(setups: Sequence[Setup], estimates: Sequence[Estimate], count: int) -> None:
+def fit_or_explain(setups: Sequence[PlanSetup], estimates: Sequence[Estimate], count: int) -> None:
     """Raises OutOfMemoryError where none of the estimates fits, with what would."""
     if any(not e.problem for e in estimates):
         return
@@ -64,7 +64,7 @@ def fit_or_explain(setups: Sequence[Setup], estimates: Sequence[Estimate], count
     )
 
 
-def _narrower(setup: Setup, nearest: Estimate, count: int) -> list[str]:
+def _narrower(setup: PlanSetup, nearest: Estimate, count: int) -> list[str]:
     """The widest narrower form that fits the same devices."""
     if nearest.form == "checkpoint":
         return []
@@ -76,7 +76,7 @@ def _narrower(setup: Setup, nearest: Estimate, count: int) -> list[str]:
     return []
 
 
-def _larger(setup: Setup, nearest: Estimate, count: int) -> list[str]:
+def _larger(setup: PlanSetup, nearest: Estimate, count: int) -> list[str]:
     """The fewest more devices, a power of two of times."""
     while (count := count * 2) <= MOST_DEVICES:
         if _fits(setup, nearest, count):
@@ -84,7 +84,7 @@ def _larger(setup: Setup, nearest: Estimate, count: int) -> list[str]:
     return []
 
 
-def _fits(setup: Setup, nearest: Estimate, count: int) -> bool:
+def _fits(setup: PlanSetup, nearest: Estimate, count: int) -> bool:
     try:
         found = estimate_all(setup, layouts(setup.model.program, count), [nearest.workload])
     except UsageError:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from firelane.parallel.balance import cut
 from firelane.parallel.shares import OpShare, Shares, spreads
-from firelane.plan.devices import Device
-from firelane.plan.layout import Layout
-from firelane.plan.model import Model
+from firelane.plan.devices import DeviceSpec
+from firelane.plan.layout import ParallelLayout
+from firelane.plan.model import PlannedModel
 from firelane.plan.ranks import Stage, runs_on_all
 from firelane.program.ops import (
     Attention,
@@ -91,9 +91,9 @@ def scaled(shape: StepShape, times: int) -> StepShape:
 class Clock:
     """Times of the ops of a model in one layout on one device, in steps of one group of sequences."""
 
-    device: Device
-    model: Model
-    layout: Layout
+    device: DeviceSpec
+    model: PlannedModel
+    layout: ParallelLayout
     shares: Shares
 
     def times(self, shape: StepShape) -> list[StepTime]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from firelane.plan.estimate import GIB, Estimate, Setup
+from firelane.plan.estimate import GIB, Estimate, PlanSetup
 from firelane.program.program import Program
 
 HEADER = (
@@ -23,7 +23,7 @@ HEADER = (
 SERVED = ("requests/s", "output tok/s")
 
 
-def title(setup: Setup, count: int, estimates: Sequence[Estimate]) -> str:
+def title(setup: PlanSetup, count: int, estimates: Sequence[Estimate]) -> str:
     """The model, the devices and the workloads."""
     program, device = setup.model.program, setup.device
     asked = ", ".join(dict.fromkeys(_loaded(e) for e in estimates))

@@ -12,7 +12,7 @@ ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class ArenaPlacement:
     """Byte offsets of all values in an arena of `nbytes`; each offset is a multiple of 64."""
 
     offsets: Mapping[Value, int]
@@ -46,7 +46,7 @@ def place(
     row_bytes: Callable[[Value], int],
     max_rows: Mapping[Rows, int],
     extra_ops: int = 0,
-) -> Placement:
+) -> ArenaPlacement:
     """Offsets for `max_rows` rows of each kind, `row_bytes` from one row of a value to the next. extra_ops:
     for which a value stays in place behind its last reader, where a backend reads an op's inputs later.
 
@@ -63,7 +63,7 @@ def place(
         lives(program, nbytes, extra_ops=extra_ops), key=lambda item: (-item.nbytes, item.first)
     ):
         placed.append((life, _lowest_gap(life, placed)))
-    return Placement(
+    return ArenaPlacement(
         offsets={life.value: at for life, at in placed},
         nbytes=max((at + life.nbytes for life, at in placed), default=0),
     )

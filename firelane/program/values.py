@@ -177,7 +177,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """Place of what a rank has of a table's rows, or of a layer's experts: from `first` on, of so many."""
 
     first: int

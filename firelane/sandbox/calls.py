@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from firelane.sandbox.seccomp import Refused
+from firelane.sandbox.seccomp import SyscallRule
 
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW* of clone(2): mounts, control groups, names, message queues, users, processes, network."""
@@ -47,25 +47,25 @@ RINGS = "io_uring_enter io_uring_register io_uring_setup"
 
 NEVER = (
     *(
-        Refused(call=name)
+        SyscallRule(call=name)
         for name in f"{OTHER_PROCESSES} {NAMESPACES} {SYSTEM} {SCHEDULING} {MESSAGES}".split()
     ),
-    Refused(call="prlimit64", argument=0, values=(OWN_PROCESS,), others=True),
-    Refused(call="sched_setaffinity", argument=0, values=(OWN_PROCESS,), others=True),
-    Refused(call="setpriority", argument=0, values=(PRIORITY_OF_PROCESS,), others=True),
-    Refused(call="setpriority", argument=1, values=(OWN_PROCESS,), others=True),
-    Refused(call="ioprio_set", argument=0, values=(IO_PRIORITY_OF_PROCESS,), others=True),
-    Refused(call="ioprio_set", argument=1, values=(OWN_PROCESS,), others=True),
-    *(Refused(call=name, error=errno.ENOSYS) for name in RINGS.split()),
+    SyscallRule(call="prlimit64", argument=0, values=(OWN_PROCESS,), others=True),
+    SyscallRule(call="sched_setaffinity", argument=0, values=(OWN_PROCESS,), others=True),
+    SyscallRule(call="setpriority", argument=0, values=(PRIORITY_OF_PROCESS,), others=True),
+    SyscallRule(call="setpriority", argument=1, values=(OWN_PROCESS,), others=True),
+    SyscallRule(call="ioprio_set", argument=0, values=(IO_PRIORITY_OF_PROCESS,), others=True),
+    SyscallRule(call="ioprio_set", argument=1, values=(OWN_PROCESS,), others=True),
+    *(SyscallRule(call=name, error=errno.ENOSYS) for name in RINGS.split()),
     # Arguments in memory cannot be looked at: the C library then takes clone, whose flags are a number.
-    Refused(call="clone3", error=errno.ENOSYS),
-    Refused(call="clone", argument=0, mask=NEW_NAMESPACES, any_bit=True),
-    Refused(call="ioctl", argument=1, values=(PUSH_INPUT, CONSOLE)),
+    SyscallRule(call="clone3", error=errno.ENOSYS),
+    SyscallRule(call="clone", argument=0, mask=NEW_NAMESPACES, any_bit=True),
+    SyscallRule(call="ioctl", argument=1, values=(PUSH_INPUT, CONSOLE)),
 )
 NO_NETWORK = (
-    *(Refused(call=name) for name in NETWORK.split()),
+    *(SyscallRule(call=name) for name in NETWORK.split()),
     # An unconnected socket sends to any name in the file system.
-    Refused(call="socketpair", argument=1, mask=0xF, values=(DATAGRAM, RAW)),
+    SyscallRule(call="socketpair", argument=1, mask=0xF, values=(DATAGRAM, RAW)),
 )
-NO_FILE_RIGHTS = tuple(Refused(call=name) for name in FILE_RIGHTS.split())
-NO_PROGRAMS = (Refused(call="execve"), Refused(call="execveat"))
+NO_FILE_RIGHTS = tuple(SyscallRule(call=name) for name in FILE_RIGHTS.split())
+NO_PROGRAMS = (SyscallRule(call="execve"), SyscallRule(call="execveat"))

@@ -30,7 +30,7 @@ one where the kernel has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused:
+class SyscallRule:
     """A system call that fails. Without `argument` always; else where the low 32 bits of that argument, under
     `mask`, are one of `values`, or, with others, none of them, or, with any_bit, are not zero."""
 
@@ -69,7 +69,7 @@ def has_filters(machine: Machine) -> bool:
     return True
 
 
-def refuse(machine: Machine, calls: Sequence[Refused]) -> None:
+def refuse(machine: Machine, calls: Sequence[SyscallRule]) -> None:
     """All threads of this process, and all that they start, fail at `calls` from now on. Raises OSError; also
     where another thread has a filter that this one has not."""
     _install(machine, program(machine, calls))
@@ -90,7 +90,7 @@ def _install(machine: Machine, instructions: Sequence[Instruction]) -> None:
         raise OSError(errno.EBUSY, f"thread {stuck} has filters of its own")
 
 
-def program(machine: Machine, calls: Sequence[Refused]) -> list[Instruction]:
+def program(machine: Machine, calls: Sequence[SyscallRule]) -> list[Instruction]:
     """The filter that lets `calls` fail, in instructions of the kernel's filter machine. Calls of another
     processor's interface fail, all of them."""
     code = _own_interface(machine)
@@ -141,7 +141,7 @@ def _load(argument: int, mask: int) -> list[Instruction]:
     return [(LOAD, 0, 0, ARGUMENTS_AT + ARGUMENT_BYTES * argument), (AND, 0, 0, mask)]
 
 
-def _body(refused: Refused) -> list[Instruction]:
+def _body(refused: SyscallRule) -> list[Instruction]:
     """Instructions at a refused call: the number has to be loaded again where an argument was looked at."""
     if refused.argument is None:
         return [_fail(refused.error)]

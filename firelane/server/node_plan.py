@@ -20,7 +20,7 @@ from firelane.server.engine_shares import EngineOptions
 from firelane.storage import cache_directory
 
 if TYPE_CHECKING:
-    from firelane.sources.locate import Source
+    from firelane.sources.locate import ModelSource
 
 DIRECTORY = "packed"
 
@@ -35,7 +35,7 @@ class ModelSetup:
     gateway: ModelConfig
     engines: EngineOptions
     policy: ModelPolicy
-    source: Source | None = None
+    source: ModelSource | None = None
     when_here: Callable[[], ModelSetup] | None = field(default=None, compare=False)
 
     @property

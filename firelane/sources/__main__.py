@@ -1,5 +1,5 @@
 """python -m firelane.sources FD SOURCE CACHE_DIR [whole]: fetch a model. Each line that is sent through the
-socket FD is a Report as JSON; the last one says how it ended."""
+socket FD is a FetchReport as JSON; the last one says how it ended."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from firelane import env
 from firelane.child_process import as_child
 from firelane.errors import FirelaneError
 from firelane.sources import hub_cache
-from firelane.sources.fetch import Report
-from firelane.sources.locate import Source
+from firelane.sources.fetch import FetchReport
+from firelane.sources.locate import ModelSource
 from firelane.sources.resolve import resolve
 from firelane.telemetry import logs
 
 EVERY_S = 0.25
-Tell = Callable[[Report], None]
+Tell = Callable[[FetchReport], None]
 
 
 def main(arguments: list[str]) -> int:
@@ -29,24 +29,24 @@ def main(arguments: list[str]) -> int:
         return 2
     sock = as_child(arguments[0])
 
-    def tell(report: Report) -> None:
+    def tell(report: FetchReport) -> None:
         sock.sendall(msgspec.json.encode(report) + b"\n")
 
     logs.set_up(env.read().log_level)
-    source = Source(arguments[1], Path(arguments[2]))
+    source = ModelSource(arguments[1], Path(arguments[2]))
     try:
         _fetch(source, tell, whole=len(arguments) == 4)
     except FirelaneError as error:
-        tell(Report(error=str(error)))
+        tell(FetchReport(error=str(error)))
         return error.exit_code
-    tell(Report(ended=True))
+    tell(FetchReport(ended=True))
     return 0
 
 
-def _fetch(source: Source, tell: Tell, *, whole: bool) -> None:
+def _fetch(source: ModelSource, tell: Tell, *, whole: bool) -> None:
     def progress(stage: str, done: float, total: float, unit: str) -> None:
         if stage == "pull" and unit == "B":
-            tell(Report(done=int(done), total=int(total)))
+            tell(FetchReport(done=int(done), total=int(total)))
 
     watch = _HubWatch(source.hub_id, source.gguf_name, tell) if source.hub_id else None
     try:
@@ -79,7 +79,7 @@ class _HubWatch:
             return
         total = sum(expected.values())
         while not self._ends.wait(EVERY_S):
-            self._tell(Report(done=hub_cache.bytes_there(self._hub_id, expected), total=total))
+            self._tell(FetchReport(done=hub_cache.bytes_there(self._hub_id, expected), total=total))
 
 
 if __name__ == "__main__":

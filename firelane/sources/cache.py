@@ -11,7 +11,7 @@ from pathlib import Path
 
 from firelane.errors import CacheError, ModelNotFoundError, StoreError
 from firelane.sources import remote
-from firelane.sources.entries import GIB, Entry, is_of, models_in, packed_in
+from firelane.sources.entries import GIB, CacheEntry, is_of, models_in, packed_in
 from firelane.sources.pull import PulledFile
 from firelane.sources.remote import RemoteModel
 from firelane.storage import cache_directory, is_in_use, locked, remove_leftovers, try_lock
@@ -30,7 +30,7 @@ class NodeCache:
         self._models, self._packed = cache_dir / "models", cache_dir / "weights"
         self._limit_bytes = limit_bytes
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """Entries, those used longest ago first."""
         models = list(models_in(self._models))
         url_of = {entry.directory: entry.source for entry in models}
@@ -84,7 +84,7 @@ class NodeCache:
         log.warning("%s; what was fetched before is taken", error)
         return known
 
-    def of(self, source: str) -> list[Entry]:
+    def of(self, source: str) -> list[CacheEntry]:
         """All that was made of a model. Raises ModelNotFoundError where there is nothing."""
         found = [entry for entry in self.entries() if is_of(entry, source)]
         if not found:
@@ -92,7 +92,7 @@ class NodeCache:
             raise ModelNotFoundError(f"{named}: nothing of it is in the cache; see `firelane cache list`")
         return found
 
-    def remove(self, source: str) -> list[Entry]:
+    def remove(self, source: str) -> list[CacheEntry]:
         """Take away all that was made of a model; returns what that was. Raises ModelNotFoundError,
         CacheError."""
         found = self.of(source)
@@ -120,7 +120,7 @@ class NodeCache:
                 f"({self._limit_bytes / GIB:.3g}) beside what is in use: raise it, or stop a model"
             )
 
-    def _is_used(self, entry: Entry) -> bool:
+    def _is_used(self, entry: CacheEntry) -> bool:
         """A model's directory is used while packed weights of it are."""
         if entry.is_packed:
             return is_in_use(entry.mark)
@@ -169,7 +169,7 @@ def _pull(model: RemoteModel, directory: Path, progress: Progress) -> None:
         PulledFile(directory / stored.name, stored).pull(model.store, on_bytes)
 
 
-def _remove(entry: Entry) -> bool:
+def _remove(entry: CacheEntry) -> bool:
     """Whether it is gone. What is being made, or read at this moment by another, is left alone."""
     try:
         with entry.lock.open("w") as lock:

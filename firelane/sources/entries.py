@@ -8,7 +8,7 @@ from pathlib import Path
 
 from firelane.sources.remote import url_key
 from firelane.weights.packing.loader import SUFFIX
-from firelane.weights.packing.source import Source
+from firelane.weights.packing.source import PackedSource
 from firelane.weights.storage.remote import NAME, read_index
 
 GIB = 1 << 30
@@ -17,7 +17,7 @@ HUB_PREFIX = "models--"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CacheEntry:
     """A model's directory, or a file of packed weights. source: what the model is called by, "" where nobody
     knows. directory: of the model. used_s: when it was used last."""
 
@@ -42,27 +42,27 @@ class Entry:
         return self.path.with_suffix(".lock") if self.is_packed else Path(f"{self.path}.lock")
 
 
-def models_in(models: Path) -> Iterator[Entry]:
+def models_in(models: Path) -> Iterator[CacheEntry]:
     """Directories of models, those without a valid index (of another version, half made) among them."""
     for path in models.glob("*/"):
         index = read_index(path)
         nbytes = sum(_bytes(file) for file in path.iterdir())
         used_s = _time(path / NAME) or _time(path)
         url = index.url if index is not None else ""
-        yield Entry(path=path, source=url, directory=str(path), nbytes=nbytes, used_s=used_s)
+        yield CacheEntry(path=path, source=url, directory=str(path), nbytes=nbytes, used_s=used_s)
 
 
-def packed_in(packed: Path, url_of: Mapping[str, str]) -> Iterator[Entry]:
+def packed_in(packed: Path, url_of: Mapping[str, str]) -> Iterator[CacheEntry]:
     """Files of packed weights. url_of: of directories of models in this cache."""
     for path in packed.glob(f"*{SUFFIX}"):
-        source = Source.read(path)
+        source = PackedSource.read(path)
         directory = source.model if source is not None else ""
         used_s = _time(path.with_suffix(".used")) or _time(path)
         name = url_of.get(directory) or hub_id(directory) or directory
-        yield Entry(path=path, source=name, directory=directory, nbytes=_bytes(path), used_s=used_s)
+        yield CacheEntry(path=path, source=name, directory=directory, nbytes=_bytes(path), used_s=used_s)
 
 
-def is_of(entry: Entry, source: str) -> bool:
+def is_of(entry: CacheEntry, source: str) -> bool:
     """Whether an entry was made of the model that a user calls `source`: by its address, its hub id, its
     directory, or, where nobody knows what it is of, by its own path. A name of nothing is no model's."""
     name = source.strip().rstrip("/")

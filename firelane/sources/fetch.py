@@ -15,7 +15,7 @@ from firelane.child_process import Child
 from firelane.errors import FirelaneError
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FetchReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """done, total: bytes. ended: the model is here. error: why it is not."""
 
     done: int = 0
@@ -25,7 +25,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 MODULE = "firelane.sources"
-_REPORTS = msgspec.json.Decoder(Report)
+_REPORTS = msgspec.json.Decoder(FetchReport)
 
 
 async def fetch(
@@ -44,14 +44,14 @@ async def fetch(
         raise FirelaneError(last.error or f"{source}: its pull ended with code {code}; see the log")
 
 
-async def _last_report(sock: socket.socket, on_progress: Callable[[int, int], None]) -> Report:
+async def _last_report(sock: socket.socket, on_progress: Callable[[int, int], None]) -> FetchReport:
     """Follow the reports of a process to their end."""
     try:
         reports, writer = await asyncio.open_connection(sock=sock)
     except BaseException:  # cancelled, too: nobody else owns the socket yet
         sock.close()
         raise
-    last = Report()
+    last = FetchReport()
     try:
         async for line in reports:
             last = _REPORTS.decode(line)

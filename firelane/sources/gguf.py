@@ -15,7 +15,7 @@ import numpy as np
 from firelane.errors import CacheError, CheckpointError, ModelNotFoundError, UnsupportedModelError
 from firelane.models.gguf.config import family_of, read_config
 from firelane.models.gguf.metadata import Metadata
-from firelane.models.gguf.names import Source, sources
+from firelane.models.gguf.names import TensorSource, sources
 from firelane.sources.files import gguf_parts
 from firelane.storage import cache_directory, write_whole
 from firelane.text.gguf.tokenizer import model_files
@@ -140,7 +140,7 @@ def _code(dtype: str) -> str:
 def _index(
     files: Sequence[OpenedFile],
     stored: Mapping[str, tuple[OpenedFile, StoredTensor]],
-    tensors: Mapping[str, Source],
+    tensors: Mapping[str, TensorSource],
     *,
     matrices: str,
 ) -> Index:
@@ -163,7 +163,7 @@ def _index(
     )
 
 
-def _tensor(source: Source, tensor: StoredTensor, dtype: str) -> Tensor:
+def _tensor(source: TensorSource, tensor: StoredTensor, dtype: str) -> Tensor:
     """Rows of a vector are single numbers. Raises UnsupportedModelError where those of the model cannot be
     read as they are stored."""
     width = tensor.shape[-1] if len(tensor.shape) > 1 else 1

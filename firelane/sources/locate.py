@@ -15,7 +15,7 @@ from firelane.stores.address import is_address, parse
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """The name that a user calls a model by. Directories and GGUF files of this machine are always
     here; models of the hub and of object stores come when they are pulled."""
 

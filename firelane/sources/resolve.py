@@ -15,7 +15,7 @@ from pathlib import Path
 from firelane import env
 from firelane.errors import ModelNotFoundError
 from firelane.sources.hub import download, download_gguf
-from firelane.stores.address import Address, is_address, parse
+from firelane.stores.address import StoreAddress, is_address, parse
 from firelane.stores.client import ObjectStore
 from firelane.weights.progress import Progress, silent
 
@@ -79,7 +79,7 @@ def _mode(model: str, path: Path) -> int:
         raise ModelNotFoundError(f"{model}: cannot be read ({error.strerror}): make it readable") from error
 
 
-def _of_store(address: Address, cache_dir: Path | None, progress: Progress, *, whole: bool) -> Path:
+def _of_store(address: StoreAddress, cache_dir: Path | None, progress: Progress, *, whole: bool) -> Path:
     from firelane.sources.cache import NodeCache
     from firelane.sources.entries import GIB
     from firelane.sources.gguf import is_gguf, model_directory

@@ -15,7 +15,7 @@ URL = re.compile(
 
 
 @dataclass(frozen=True)
-class Address:
+class StoreAddress:
     """A directory of objects, or one object. host: the bucket, the container, or a web server's name and
     port."""
 
@@ -34,8 +34,8 @@ class Address:
         return self.scheme in ("https", "http")
 
     @property
-    def parent(self) -> Address:
-        return Address(self.scheme, self.host, self.path.rpartition("/")[0])
+    def parent(self) -> StoreAddress:
+        return StoreAddress(self.scheme, self.host, self.path.rpartition("/")[0])
 
     def child(self, name: str) -> str:
         """The path of an object in this directory."""
@@ -50,7 +50,7 @@ def is_address(text: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
 
 
-def parse(text: str) -> Address:
+def parse(text: str) -> StoreAddress:
     """Raises UsageError."""
     found = URL.fullmatch(text)
     if found is None or found["scheme"] not in SCHEMES:
@@ -64,4 +64,4 @@ def parse(text: str) -> Address:
         )
     if found["rest"] or {"", ".", ".."} & set(path.split("/") if path else ()):
         raise UsageError(f"{found['scheme']}://{found['host']}/{path}: has an empty part, .., ? or # in it")
-    return Address(found["scheme"], found["host"], path)
+    return StoreAddress(found["scheme"], found["host"], path)

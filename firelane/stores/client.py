@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from firelane import env
 from firelane.errors import StoreError
-from firelane.stores.address import Address
+from firelane.stores.address import StoreAddress
 from firelane.stores.explain import explained
 from firelane.stores.objects import StoredObject, plain_etag
 
@@ -47,7 +47,7 @@ class ObjectStore:
 
     def __init__(
         self,
-        address: Address,
+        address: StoreAddress,
         *,
         allow_http: bool = False,
         patience: Patience | None = None,

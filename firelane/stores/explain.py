@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from firelane.errors import FirelaneError, StoreError
-from firelane.stores.address import Address
+from firelane.stores.address import StoreAddress
 
 STATUS = re.compile(r"status code: (\d{3})")
 CODE = re.compile(r"<Code>(\w{1,60})</Code>")
@@ -33,7 +33,7 @@ PLACES = {
 
 
 @contextmanager
-def explained(address: Address, name: str = "") -> Generator[None]:
+def explained(address: StoreAddress, name: str = "") -> Generator[None]:
     """Errors of the client become a StoreError."""
     try:
         yield
@@ -45,7 +45,7 @@ def explained(address: Address, name: str = "") -> Generator[None]:
         raise StoreError(f"{where}: {what}", reason=reason) from error
 
 
-def _explanation(address: Address, error: Exception) -> tuple[str, str]:
+def _explanation(address: StoreAddress, error: Exception) -> tuple[str, str]:
     """An advice on what to do, and one of StoreError's reasons."""
     text, kind = str(error), type(error).__name__
     code = found[1] if (found := CODE.search(text)) else ""
@@ -78,7 +78,7 @@ def _denied(code: str, status: int, keys: str) -> str:
     return f"access is denied ({code or status}){more}"
 
 
-def _failed(address: Address, text: str, code: str, status: int) -> tuple[str, str]:
+def _failed(address: StoreAddress, text: str, code: str, status: int) -> tuple[str, str]:
     if "BadScheme" in text:
         return "the endpoint is not encrypted: use https, or set FIRELANE_ALLOW_HTTP=1", "other"
     if any(word in text for word in NO_RANGES):

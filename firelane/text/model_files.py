@@ -35,7 +35,7 @@ _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFiles:
+class ModelTextFiles:
     """eos_ids: tokens that end a sequence, beside the tokenizer's own `eos_token`. defaults: sampling values
     that the model's author advises, used where a request is silent. specials: names of special tokens for
     the chat template. template: its source, or None. vocab_size: of config.json, None where it has none.
@@ -53,7 +53,7 @@ class ModelFiles:
     pooling: Pooling | None = "last"
 
 
-def read_model_files(model_dir: Path, chat_template: Path | None = None) -> ModelFiles:
+def read_model_files(model_dir: Path, chat_template: Path | None = None) -> ModelTextFiles:
     """chat_template: a file to be used in place of the model's own template. Raises TokenizerError when one
     of the files is damaged; a missing one of the model's is as an empty one.
     """
@@ -76,7 +76,7 @@ def read_model_files(model_dir: Path, chat_template: Path | None = None) -> Mode
         )
     path = model_dir / "generation_config.json"
     eos_ids = _eos_ids(path, generation) or _eos_ids(model_dir / "config.json", config)
-    return ModelFiles(
+    return ModelTextFiles(
         template=template,
         template_path=where,
         specials=_specials(tokenizer_config),

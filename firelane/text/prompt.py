@@ -13,7 +13,7 @@ from firelane.api.sampling import SamplingFields
 from firelane.child_process import Replacements
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
-from firelane.text.model_files import ModelFiles
+from firelane.text.model_files import ModelTextFiles
 from firelane.text.rendering.template_process import TemplateRenderer
 from firelane.text.sampling import Fallback, default_sampling, wire_sampling
 from firelane.text.tokens.encoder import TextEncoder, TextRoom, pack_prompts, unpack_ids
@@ -43,10 +43,12 @@ class Prompt:
 
 class PromptBuilder:
     """Knows the model's tokenizer, chat template and generation defaults, which are in `files`. eos_ids:
-    tokens that end a sequence. pooling: as in ModelFiles.
+    tokens that end a sequence. pooling: as in ModelTextFiles.
     """
 
-    def __init__(self, tokenizer: Tokenizer, files: ModelFiles, replaced: Replacements | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, files: ModelTextFiles, replaced: Replacements | None = None
+    ) -> None:
         """replaced: notes processes of the template that were lost. Raises TokenizerError where the files
         cannot be used."""
         self.tokenizer = tokenizer

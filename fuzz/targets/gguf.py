@@ -14,7 +14,7 @@ from firelane.models.gguf.config import family_of, read_config
 from firelane.models.gguf.metadata import Metadata
 from firelane.models.gguf.names import sources
 from firelane.text.gguf.tokenizer import model_files
-from firelane.weights.gguf.header import Header, read_header
+from firelane.weights.gguf.header import GgufHeader, read_header
 from fuzz.gguf_mutator import mutate_gguf
 from fuzz.programs import load_program
 from fuzz.target import Target
@@ -34,7 +34,7 @@ def run(data: bytes) -> None:
     _convert(header, data)
 
 
-def _convert(header: Header, data: bytes) -> None:
+def _convert(header: GgufHeader, data: bytes) -> None:
     def numbers(name: str) -> list[float]:
         tensor = header.tensors[name]
         return np.frombuffer(data[tensor.begin : tensor.end // 4 * 4], "<f4").tolist()

@@ -11,7 +11,7 @@ import xxhash
 from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import ENTRY
 from firelane.weights.lossless.codec import Encoded, decode
-from firelane.weights.lossless.control import MAGIC, SEAL, Control
+from firelane.weights.lossless.control import MAGIC, SEAL, ControlBlock
 from fuzz.draw import Draw
 from fuzz.target import Target
 
@@ -21,7 +21,7 @@ HERE = Path("model.safetensors")
 def run(data: bytes) -> None:
     if data[:1] == b"k":
         content = MAGIC + data[1:]
-        control = Control.decode(HERE, content + SEAL.pack(xxhash.xxh3_64_intdigest(content)))
+        control = ControlBlock.decode(HERE, content + SEAL.pack(xxhash.xxh3_64_intdigest(content)))
         assert control.encode()[: -SEAL.size] == content
         return
     draw = Draw(data[1:])

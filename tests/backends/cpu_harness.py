@@ -28,7 +28,7 @@ from firelane.contract import (
 )
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.parallel.segments import segmented
-from firelane.program.liveness import Placement
+from firelane.program.liveness import ArenaPlacement
 from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
@@ -230,12 +230,14 @@ def fitted(sizes: StepLimits, program: Program) -> StepLimits:
     return replace(sizes, spans=spans, num_blocks=blocks, **states)
 
 
-def apart(layout: Layout) -> Placement:
+def apart(layout: Layout) -> ArenaPlacement:
     """Every value in a place of its own."""
     values = list(layout.value_index)
     sizes = [-(-layout.row_bytes(v) * layout.max_rows[v.rows] // 64) * 64 for v in values]
     starts = np.cumsum([0, *sizes])
-    return Placement(offsets=dict(zip(values, starts[:-1].tolist(), strict=True)), nbytes=int(starts[-1]))
+    return ArenaPlacement(
+        offsets=dict(zip(values, starts[:-1].tolist(), strict=True)), nbytes=int(starts[-1])
+    )
 
 
 def machine(
@@ -245,7 +247,7 @@ def machine(
     isa: str = HERE,
     sizes: StepLimits | None = None,
     threads: int = 2,
-    place: Callable[[Layout], Placement] | None = None,
+    place: Callable[[Layout], ArenaPlacement] | None = None,
     form: Format | Callable[[Weight], Format] | None = None,
     decode_once_from: int = 2,
     shared_pages: bool = False,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from firelane.engine.process import heartbeat
-from firelane.engine.process.heartbeat import Heartbeat, Pulse
+from firelane.engine.process.heartbeat import HeartbeatSender, Pulse
 from firelane.errors import PeerLostError
 from firelane.wire.frames import Beat
 
@@ -55,7 +55,7 @@ def test_it_beats_until_it_is_closed(monkeypatch):
     monkeypatch.setattr(heartbeat, "BEAT_S", 0.001)
     channel, pulse = Channel(), Pulse()
     pulse.rest()
-    beats = Heartbeat(channel, pulse, lambda: None)
+    beats = HeartbeatSender(channel, pulse, lambda: None)
     assert channel.several.wait(60)
     beats.close()
     assert channel.beats[:3] == [Beat(0.0)] * 3
@@ -63,5 +63,5 @@ def test_it_beats_until_it_is_closed(monkeypatch):
 
 def test_it_tells_when_the_gateway_has_gone():
     gone = threading.Event()
-    Heartbeat(Channel(broken=True), Pulse(), gone.set)
+    HeartbeatSender(Channel(broken=True), Pulse(), gone.set)
     assert gone.wait(60)

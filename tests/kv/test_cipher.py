@@ -12,7 +12,7 @@ import pytest
 
 from firelane.errors import PeerLostError
 from firelane.kv.transfer import PlainCopier, cipher
-from firelane.kv.transfer.cipher import HEAD_BYTES, RECORD_BYTES, TAG_BYTES, CipherRecords, Exchange, Keys
+from firelane.kv.transfer.cipher import HEAD_BYTES, RECORD_BYTES, TAG_BYTES, CipherRecords, KeyExchange, Keys
 from tests.kv.transfer_engines import Engine, assert_same, prompt
 
 KEY = b"of the cluster"
@@ -99,7 +99,7 @@ def attach(network, there, here, source=True, reader=True):
 
 def records(key=KEY, side="source", nonces=NONCES, ends=None):
     """Both ends of an agreement, this side's first."""
-    ours, theirs = ends or (Exchange(), Exchange())
+    ours, theirs = ends or (KeyExchange(), KeyExchange())
     other = {"source": "reader", "reader": "source"}[side]
     return ours.records(side, KEY, theirs.share, nonces), theirs.records(other, key, ours.share, nonces)
 
@@ -195,9 +195,9 @@ def test_a_reader_that_leaves_the_cipher_out_gets_no_pages(engines, network):
 
 def test_a_share_that_gives_everybody_the_same_key_is_refused():
     with pytest.raises(PeerLostError, match="share of the cipher's key"):
-        Exchange().records("source", KEY, bytes(32), NONCES)
+        KeyExchange().records("source", KEY, bytes(32), NONCES)
     with pytest.raises(PeerLostError, match="share of the cipher's key"):
-        Exchange().records("source", KEY, b"short", NONCES)
+        KeyExchange().records("source", KEY, b"short", NONCES)
 
 
 @pytest.mark.parametrize("nbytes", [1, 5000, RECORD_BYTES, RECORD_BYTES + 1, 3 * RECORD_BYTES - 7])
@@ -246,7 +246,7 @@ def test_a_record_that_is_not_the_next_one_is_not_opened(wrong):
 
 @pytest.mark.parametrize("changes", [{"key": b"other"}, {"nonces": NONCES[::-1]}], ids=["key", "nonces"])
 def test_the_key_of_the_cluster_and_the_nonces_are_part_of_the_keys(changes):
-    ends = Exchange(), Exchange()
+    ends = KeyExchange(), KeyExchange()
     (one, same), (_, other) = records(ends=ends), records(ends=ends, **changes)
     came = sealed(one, b"text")
     assert opened(same, came, 4) == b"text"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from firelane.contract.span import Window
-from firelane.models.blocks.blocks import Decoder, Norms, Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import AttentionScores, Decoder, Norms, attention, embed, head, mlp
 from firelane.models.blocks.projections import AttentionTensors
 from firelane.program.ops import (
     GELU_TANH,
@@ -43,7 +43,7 @@ def _decoder(dtype: DType, **options: float) -> Decoder:
 def sandwiched(dtype: DType) -> Program:
     """Norms before and after each block, caps of scores and logits, GELU, a scaled embedding."""
     decoder = _decoder(dtype, embed_scale=10.25, logits_softcap=3.0, norm_plus=1.0)
-    scores = Scores(scale=0.2, softcap=2.5)
+    scores = AttentionScores(scale=0.2, softcap=2.5)
     x = embed(decoder)
     for layer in decoder.layers(2):
         span = Window(20 + 30 * layer.number)
@@ -57,8 +57,8 @@ def normed_after(dtype: DType) -> Program:
     """Norms after each block alone, of all heads together; sinks; one layer without positions, with a
     temperature; a gate with limits; scaled logits."""
     decoder = _decoder(dtype, logits_scale=0.125)
-    warm = Scores(sinks=True, temperature=Temperature(growth=0.4, period=16, offset=1))
-    turned, still = (in_halves(rotary(HEADS.head_dim)), Scores(sinks=True)), (None, warm)
+    warm = AttentionScores(sinks=True, temperature=Temperature(growth=0.4, period=16, offset=1))
+    turned, still = (in_halves(rotary(HEADS.head_dim)), AttentionScores(sinks=True)), (None, warm)
     gate = Gate(alpha=1.702, limit=0.7, up_offset=1.0)
     x = embed(decoder)
     for layer, (turn, scores) in zip(decoder.layers(2), (turned, still), strict=True):

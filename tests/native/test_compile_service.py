@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from firelane.errors import CacheError, CompilerError
-from firelane.native.compile_requests import BuildRequest, Failed, Made, Taken, TakesRequest, ask
+from firelane.native.compile_requests import BuildFailed, BuildRequest, Made, Taken, TakesRequest, ask
 from firelane.native.compile_service import answer_to, fork_service
 from firelane.sandbox import landlock
 from firelane.sandbox.system import this_machine
@@ -36,21 +36,21 @@ def answered(request, cache: Path):
 )
 def test_flags_that_make_a_compiler_run_or_read_other_files_are_refused(tmp_path: Path, flag: str) -> None:
     found = answered(build(flags=["-O1", flag]), tmp_path)
-    assert isinstance(found, Failed)
+    assert isinstance(found, BuildFailed)
     assert flag in found.reason
     assert not list(tmp_path.iterdir())
-    assert isinstance(answered(TakesRequest(flags=[flag]), tmp_path), Failed)
+    assert isinstance(answered(TakesRequest(flags=[flag]), tmp_path), BuildFailed)
 
 
 def test_headers_are_of_this_package(tmp_path: Path) -> None:
     found = answered(build(include_dirs=["/etc"]), tmp_path)
-    assert isinstance(found, Failed)
+    assert isinstance(found, BuildFailed)
     assert "/etc" in found.reason
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"type": "build"}', b'{"type": "other"}', b"\xff" * 9])
 def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
-    assert isinstance(answer_to(content, tmp_path), Failed)
+    assert isinstance(answer_to(content, tmp_path), BuildFailed)
 
 
 def test_other_sources_get_other_names(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from firelane.native import pages
-from firelane.native.pages import HUGE_PAGE_BYTES, MappedFile, PageCache, huge_bytes, private_huge_pages
+from firelane.native.pages import HUGE_PAGE_BYTES, MappedFile, PageCacheFile, huge_bytes, private_huge_pages
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pages are Linux's")
 NBYTES = 2 * HUGE_PAGE_BYTES + 5000
@@ -142,7 +142,7 @@ def test_a_file_is_written_into_pages_that_are_there(tmp_path: Path, written: ND
     path = tmp_path / "file"
     with path.open("x+b") as file:
         os.ftruncate(file.fileno(), NBYTES)
-        cache = PageCache(file.fileno())
+        cache = PageCacheFile(file.fileno())
         cache.prepare(100, NBYTES)  # more than there is
         cache.prepare(NBYTES + HUGE_PAGE_BYTES, 100)
         file.write(written)
@@ -156,7 +156,7 @@ def test_a_system_that_is_not_linux(
     written.tofile(tmp_path / "file")
     with (tmp_path / "file").open("rb") as file:
         mapped = MappedFile(file.fileno(), NBYTES)
-        PageCache(file.fileno()).prepare(0, NBYTES)
+        PageCacheFile(file.fileno()).prepare(0, NBYTES)
     assert (mapped.array() == written).all()
     mapped.close()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from firelane.models.registry import load_program
 from firelane.plan.devices import find_devices
-from firelane.plan.estimate import Setup
+from firelane.plan.estimate import PlanSetup
 from firelane.plan.forms import choose_form
-from firelane.plan.model import Model
+from firelane.plan.model import PlannedModel
 from firelane.program.cache_rewrite import with_cache_dtype
 from tests.models.test_published_sizes import SCOUT as SCOUT_TEXT
 from tests.models.test_published_sizes import gpt_oss, multimodal
@@ -116,10 +116,16 @@ KIMI_K25_TEXT: Config = {
 }
 
 
-def model_of(config: Config, weights: str = "auto", kv_dtype: str = "auto") -> Model:
+def model_of(config: Config, weights: str = "auto", kv_dtype: str = "auto") -> PlannedModel:
     program = with_cache_dtype(load_program(config), kv_dtype)
-    return Model(program=program, form=choose_form(program, weights, NOWHERE, config), kv_dtype=kv_dtype)
+    return PlannedModel(
+        program=program, form=choose_form(program, weights, NOWHERE, config), kv_dtype=kv_dtype
+    )
 
 
-def setup(config: Config, device: str, weights: str = "auto", kv_dtype: str = "auto", **more: int) -> Setup:
-    return Setup(model=model_of(config, weights, kv_dtype), device=find_devices(device, NOWHERE)[0], **more)
+def setup(
+    config: Config, device: str, weights: str = "auto", kv_dtype: str = "auto", **more: int
+) -> PlanSetup:
+    return PlanSetup(
+        model=model_of(config, weights, kv_dtype), device=find_devices(device, NOWHERE)[0], **more
+    )

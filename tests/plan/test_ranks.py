@@ -12,11 +12,11 @@ from firelane.backends.cpu.codegen.layout import Layout as CpuLayout
 from firelane.contract.limits import StepLimits
 from firelane.models.registry import load_program
 from firelane.plan.devices import find_kernels
-from firelane.plan.estimate import GIB, Workload, estimate
+from firelane.plan.estimate import GIB, PlanWorkload, estimate
 from firelane.plan.forms import WeightForm
-from firelane.plan.layout import Layout
-from firelane.plan.model import Model
-from firelane.plan.ranks import Sizes, room
+from firelane.plan.layout import ParallelLayout
+from firelane.plan.model import PlannedModel
+from firelane.plan.ranks import PlanSizes, room
 from firelane.plan.steps import make_stages
 from firelane.program.cache import group_layers
 from tests.models import toy_latent, toy_recurrent
@@ -45,10 +45,10 @@ GEMMA3 = {
     "torch_dtype": "bfloat16",
     "vocab_size": 262144,
 }
-SIZES = Sizes(max_num_seqs=256, step_tokens=512, block_size=16, max_model_len=8192)
+SIZES = PlanSizes(max_num_seqs=256, step_tokens=512, block_size=16, max_model_len=8192)
 
 
-def limits(program: Any, sizes: Sizes) -> StepLimits:
+def limits(program: Any, sizes: PlanSizes) -> StepLimits:
     return StepLimits(
         max_num_seqs=sizes.max_num_seqs,
         max_num_batched_tokens=sizes.step_tokens,
@@ -66,7 +66,7 @@ def limits(program: Any, sizes: Sizes) -> StepLimits:
 )
 def test_activations_are_what_the_cpu_places(config: dict[str, Any]) -> None:
     found = setup(config, "ryzen-7950x")
-    (stage,) = make_stages(clock_of(found, Layout()))
+    (stage,) = make_stages(clock_of(found, ParallelLayout()))
     program = found.model.program
     placed = CpuLayout(program=program, limits=limits(program, SIZES), isa="avx512bf16").placement.nbytes
     assert stage.activation_bytes(SIZES, late=False) == pytest.approx(placed, rel=0.12)
@@ -79,7 +79,7 @@ def test_activations_are_what_cuda_places(config: dict[str, Any]) -> None:
     """But for gaps between the places."""
     step_memory = pytest.importorskip("firelane.backends.cuda.lowering.step_memory")
     found = setup(config, "h100")
-    (stage,) = make_stages(clock_of(found, Layout()))
+    (stage,) = make_stages(clock_of(found, ParallelLayout()))
     sizes = replace(SIZES, step_tokens=2048, block_size=64)
     step = step_memory.Sizes(
         program=found.model.program,
@@ -111,8 +111,8 @@ def test_limits_are_those_of_the_backends() -> None:
 @pytest.mark.parametrize("tp", [1, 2])
 def test_activations_are_cut_but_for_the_stream(tp: int) -> None:
     found = setup(LLAMA_8B, "h100")
-    (whole,) = make_stages(clock_of(found, Layout()))
-    (stage,) = make_stages(clock_of(found, Layout(tp=tp)))
+    (whole,) = make_stages(clock_of(found, ParallelLayout()))
+    (stage,) = make_stages(clock_of(found, ParallelLayout(tp=tp)))
     large = replace(SIZES, max_num_seqs=1, step_tokens=8192)
     share = stage.activation_bytes(large, late=True) / whole.activation_bytes(large, late=True)
     assert (share == 1) is (tp == 1)
@@ -121,29 +121,29 @@ def test_activations_are_cut_but_for_the_stream(tp: int) -> None:
 
 def test_pages_of_one_rank_are_those_of_the_program() -> None:
     program = load_program(SCOUT)
-    (stage,) = make_stages(clock_of(setup(SCOUT, "h200", "bf16"), Layout()))
+    (stage,) = make_stages(clock_of(setup(SCOUT, "h200", "bf16"), ParallelLayout()))
     groups = group_layers(program.cache_layers)
     assert [len(g.layers) for g in stage.cache_groups] == [len(g.layers) for g in groups]
     assert stage.page_token_bytes == program.kv_bytes_per_token
-    (half,) = make_stages(clock_of(setup(SCOUT, "h200", "bf16"), Layout(tp=2)))
+    (half,) = make_stages(clock_of(setup(SCOUT, "h200", "bf16"), ParallelLayout(tp=2)))
     assert half.page_token_bytes * 2 == program.kv_bytes_per_token
     assert [g.span for g in half.cache_groups] == [g.span for g in stage.cache_groups]
 
 
 def test_states_of_sequences_take_room() -> None:
     program = load_program(toy_recurrent.qwen3_next())
-    model = Model(program=program, form=WeightForm("bf16", {}))
+    model = PlannedModel(program=program, form=WeightForm("bf16", {}))
     found = replace(setup(LLAMA_8B, "h100"), model=model, kv_bytes=GIB)
-    (stage,) = make_stages(clock_of(found, Layout()))
+    (stage,) = make_stages(clock_of(found, ParallelLayout()))
     assert stage.state_bytes == sum(layer.nbytes for layer in program.state_layers)
     tokens = program.max_model_len
-    filled = estimate(found, Layout(), Workload(context=tokens)).room
+    filled = estimate(found, ParallelLayout(), PlanWorkload(context=tokens)).room
     each = stage.state_bytes + tokens * program.kv_bytes_per_token
     assert filled.sequences == pytest.approx(GIB / each, rel=0.05)
 
 
 def test_no_room_is_zero() -> None:
-    (stage,) = make_stages(clock_of(setup(LLAMA_8B, "h100"), Layout()))
+    (stage,) = make_stages(clock_of(setup(LLAMA_8B, "h100"), ParallelLayout()))
     for budget in (-1.0, 0.0, 1000.0):
         found = room([stage], [budget], SIZES, 100)
         assert (found.one, found.many, found.sequences) == (0, 0, 0)
@@ -154,7 +154,7 @@ def test_no_room_is_zero() -> None:
 def test_keys_in_eight_bits(dtype: str, tp: int) -> None:
     """As the engine's program has them, for each head of a rank."""
     found = setup(LLAMA_8B, "h100", "bf16", dtype)
-    (stage,) = make_stages(clock_of(found, Layout(tp=tp)))
+    (stage,) = make_stages(clock_of(found, ParallelLayout(tp=tp)))
     assert stage.page_token_bytes * tp == found.model.program.kv_bytes_per_token
     plain = load_program(LLAMA_8B).kv_bytes_per_token
     assert stage.page_token_bytes * tp == pytest.approx(plain if dtype == "bf16" else plain / 2, rel=0.04)
@@ -163,7 +163,7 @@ def test_keys_in_eight_bits(dtype: str, tp: int) -> None:
 def test_a_latent_is_not_cut() -> None:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
     program = load_program(toy_latent.deepseek_v3() | heads)
-    model = Model(program=program, form=WeightForm("bf16", {}))
+    model = PlannedModel(program=program, form=WeightForm("bf16", {}))
     found = replace(setup(LLAMA_8B, "h100"), model=model)
-    (stage,) = make_stages(clock_of(found, Layout(tp=2)))
+    (stage,) = make_stages(clock_of(found, ParallelLayout(tp=2)))
     assert stage.page_token_bytes == program.kv_bytes_per_token

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedConfig
 
-from firelane.weights.gguf.header import Header, read_header
+from firelane.weights.gguf.header import GgufHeader, read_header
 
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -92,7 +92,7 @@ def _config(sizes: dict[str, Any], vocab_size: int) -> dict[str, Any]:
 
 
 def _tensors(
-    header: Header, data: np.ndarray, kind: str, sizes: dict[str, Any]
+    header: GgufHeader, data: np.ndarray, kind: str, sizes: dict[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     heads = {"attn_q": sizes["attention.head_count"], "attn_k": sizes["attention.head_count_kv"]}
     names = NAMES | NORMS[kind]

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from firelane.text.chat.chat_format import ChatFormat
+from firelane.text.chat.chat_format import ModelChatFormat
 from firelane.text.deltas import CallArguments, CallStart, Content
 from firelane.text.tools.stream_buffer import OutputParser, StreamBuffer
 from firelane.text.tools.tool import Tool
@@ -55,7 +55,7 @@ class Talk:
 
 
 def reasons_of(
-    form: ChatFormat, messages: list[Any], tools: list[Any], told: list[Any], variables: dict[str, Any]
+    form: ModelChatFormat, messages: list[Any], tools: list[Any], told: list[Any], variables: dict[str, Any]
 ) -> set[str]:
     """Why messages and tools were told so. Fails where a change is none of these."""
     before, after = _talk(messages, None), _talk(told, form)
@@ -147,7 +147,7 @@ def _without_blanks(value: Any) -> Any:
     return [_without_blanks(one) for one in value] if isinstance(value, list) else value
 
 
-def _talk(messages: list[Any], form: ChatFormat | None) -> Talk:
+def _talk(messages: list[Any], form: ModelChatFormat | None) -> Talk:
     """form: takes changes back; None for what a client has sent."""
     talk = Talk()
     for message in messages:
@@ -155,7 +155,7 @@ def _talk(messages: list[Any], form: ChatFormat | None) -> Talk:
     return talk
 
 
-def _add(talk: Talk, message: dict[str, Any], form: ChatFormat | None) -> None:
+def _add(talk: Talk, message: dict[str, Any], form: ModelChatFormat | None) -> None:
     role, content = message["role"], message["content"]
     if form is not None and role == "observation":
         talk.reasons.add(OBSERVED)
@@ -194,7 +194,7 @@ def _add(talk: Talk, message: dict[str, Any], form: ChatFormat | None) -> None:
 
 
 def _add_text(
-    talk: Talk, role: str, text: str, place: int, form: ChatFormat | None, message: dict[str, Any]
+    talk: Talk, role: str, text: str, place: int, form: ModelChatFormat | None, message: dict[str, Any]
 ) -> int:
     """How many texts it is: one, or none of a client's."""
     if form is not None and text.startswith("You may call these functions"):
@@ -220,7 +220,7 @@ def _add_text(
     return 1
 
 
-def _read(form: ChatFormat, text: str) -> tuple[str, list[tuple[None, str, str]]]:
+def _read(form: ModelChatFormat, text: str) -> tuple[str, list[tuple[None, str, str]]]:
     """Content and calls of a text, as the model's own parser reads it; as JSON where it has none."""
     if form.family is None:
         lines = [line for line in text.split("\n") if line.startswith('{"name"')]

@@ -14,7 +14,7 @@ import tokenizers
 from firelane.api.chat import ChatRequest
 from firelane.text.chat.assistant import Assistant
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
-from firelane.text.model_files import ModelFiles
+from firelane.text.model_files import ModelTextFiles
 from firelane.text.prompt import PromptBuilder
 from firelane.text.tokens.tokenizer import Tokenizer
 from tests.real import artefacts
@@ -74,7 +74,7 @@ def assistant(template: str, reasoning: str) -> Assistant:
     core = byte_tokenizer()
     core.add_special_tokens([tokenizers.AddedToken(mark, special=True) for mark in marks])
     (file,) = artefacts.llama_cpp(f"models/templates/{template}.jinja")
-    prompts = PromptBuilder(Tokenizer(core), ModelFiles(template=file.read_text(encoding="utf-8")))
+    prompts = PromptBuilder(Tokenizer(core), ModelTextFiles(template=file.read_text(encoding="utf-8")))
     return Assistant(prompts, reasoning_parser=reasoning)
 
 

@@ -16,7 +16,7 @@ import jinja2
 import pytest
 from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
 
-from firelane.text.chat.chat_format import ChatFormat
+from firelane.text.chat.chat_format import ModelChatFormat
 from firelane.text.chat.conversation import chat_conversation
 from firelane.text.rendering.template import ChatTemplate
 from tests.real import artefacts, template_changes
@@ -99,7 +99,7 @@ SOURCES = sources()
 
 
 @cache
-def known(name: str) -> tuple[ChatFormat, ChatTemplate]:
+def known(name: str) -> tuple[ModelChatFormat, ChatTemplate]:
     form = format_of(SOURCES[name], tokens=TOKENS.get(name, ()))
     return form, ChatTemplate(SOURCES[name], CONSTANTS)
 

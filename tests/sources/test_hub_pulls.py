@@ -17,7 +17,7 @@ from firelane.cli import main
 from firelane.errors import FirelaneError, ModelNotFoundError
 from firelane.sources import hub_cache
 from firelane.sources.fetch import fetch
-from firelane.sources.locate import Source
+from firelane.sources.locate import ModelSource
 from firelane.sources.resolve import resolve
 from tests.models.families import make_checkpoint
 from tests.sources.hub_server import NAME, Hub, serving
@@ -65,7 +65,7 @@ def blobs() -> list[str]:
 def test_firelane_pull_fetches_what_a_model_needs(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pull", NAME]) == 0
     assert "there in" in capsys.readouterr().out
-    source = Source(NAME, Path())
+    source = ModelSource(NAME, Path())
     assert is_here(hub.files, source.locate())
     assert sum(hub_cache.expected_blobs(NAME).values()) == sum(hub.sent.values())
     assert main(["pull", NAME]) == 0
@@ -105,7 +105,7 @@ def test_what_the_hub_refuses_is_one_line(hub: Hub, status: int, code: str, says
     with pytest.raises(ModelNotFoundError, match=says) as error:
         resolve(NAME)
     assert "\n" not in str(error.value)
-    assert Source(NAME, Path()).locate() is None
+    assert ModelSource(NAME, Path()).locate() is None
 
 
 def test_a_private_model_comes_with_its_token(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_file_of_another_size_than_stated_is_none(hub: Hub) -> None:
     hub.declares[WEIGHTS] = len(hub.files[WEIGHTS]) + 1
     with pytest.raises(ModelNotFoundError, match="download failed: Consistency check failed"):
         resolve(NAME)
-    assert Source(NAME, Path()).locate() is None
+    assert ModelSource(NAME, Path()).locate() is None
     hub.declares.clear()
     assert is_here(hub.files, resolve(NAME))
 
@@ -165,7 +165,7 @@ def test_a_pull_that_was_killed_leaves_nothing_behind(hub: Hub, tmp_path: Path) 
         await asyncio.wait_for(pull(), 120)
 
     asyncio.run(scenario())
-    assert is_here(hub.files, Source(NAME, tmp_path).locate())
+    assert is_here(hub.files, ModelSource(NAME, tmp_path).locate())
     assert hub.sent["config.json"] == len(hub.files["config.json"])
     assert not [name for name in blobs() if name.endswith(".incomplete")]
     assert {total for _, total in reports} == {sum(hub_cache.expected_blobs(NAME).values())}

@@ -16,7 +16,7 @@ from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.sources import hub_cache
 from firelane.sources.fetch import fetch
-from firelane.sources.locate import Source
+from firelane.sources.locate import ModelSource
 from firelane.sources.resolve import EMBEDDED, resolve
 from firelane.storage import UseMark
 from firelane.weights.packing.loader import load_packed
@@ -61,20 +61,20 @@ def add(directory: Path, name: str, data: bytes = b"{}") -> None:
     ],
 )
 def test_kinds(text: str | None, hub_id: str, gguf: str, tmp_path: Path) -> None:
-    source = Source(text, tmp_path)
+    source = ModelSource(text, tmp_path)
     assert (source.hub_id, source.gguf_name) == (hub_id, gguf)
     assert source.is_pulled == bool(hub_id or (text or "").startswith("s3"))
 
 
 def test_what_lies_on_this_machine_is_always_here(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    source = Source(str(tmp_path), tmp_path)
+    source = ModelSource(str(tmp_path), tmp_path)
     assert (source.locate(), source.is_there(), source.is_pulled) == (tmp_path, True, False)
-    assert Source(None, tmp_path).locate() == EMBEDDED
+    assert ModelSource(None, tmp_path).locate() == EMBEDDED
 
 
 def test_a_model_of_the_hub_is_here_when_its_weights_are(hub: Path, tmp_path: Path) -> None:
-    source = Source("owner/name", tmp_path)
+    source = ModelSource("owner/name", tmp_path)
     assert source.locate() is None
     directory = snapshot(hub, "owner/name")
     add(directory, "config.json")
@@ -89,9 +89,9 @@ def test_a_model_of_the_hub_is_here_when_its_weights_are(hub: Path, tmp_path: Pa
     single = snapshot(hub, "owner/single")
     add(single, "config.json")
     add(single, "model.safetensors", bytes(9000))
-    assert Source("owner/single", tmp_path).locate() == single
-    assert Source("owner/single", tmp_path).remove() >= 9000
-    assert Source("owner/single", tmp_path).locate() is None
+    assert ModelSource("owner/single", tmp_path).locate() == single
+    assert ModelSource("owner/single", tmp_path).remove() >= 9000
+    assert ModelSource("owner/single", tmp_path).locate() is None
     assert source.is_there()
 
 
@@ -99,7 +99,7 @@ def test_a_gguf_file_of_the_hub_is_one_of_several(hub: Path, tmp_path: Path) -> 
     directory = snapshot(hub, "owner/name")
     for name in ("m-Q4_0.gguf", "m-Q8_0-00001-of-00002.gguf"):
         add(directory, name, b"GGUF")
-    four, eight = Source("owner/name:Q4_0", tmp_path), Source("owner/name:Q8_0", tmp_path)
+    four, eight = ModelSource("owner/name:Q4_0", tmp_path), ModelSource("owner/name:Q8_0", tmp_path)
     assert (four.is_there(), eight.is_there()) == (True, False)
     add(directory, "m-Q8_0-00002-of-00002.gguf", b"GGUF")
     assert eight.is_there()
@@ -128,7 +128,7 @@ def test_bytes_that_have_come(hub: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_model_of_a_store_is_absent_until_it_was_fetched(buckets: Path, tmp_path: Path) -> None:
     make_checkpoint("llama_bias", "bfloat16", buckets / "bucket" / "a")
     cache_dir = tmp_path / "cache"
-    source = Source("s3://bucket/a", cache_dir)
+    source = ModelSource("s3://bucket/a", cache_dir)
     assert (source.locate(), source.is_there()) == (None, False)
     directory = resolve("s3://bucket/a", cache_dir=cache_dir, whole=True)
     assert source.locate() == directory

@@ -23,7 +23,7 @@ from firelane.weights.formats.formats import Format
 from firelane.weights.lossless.pack import pack
 from firelane.weights.packing.loader import load_packed
 from firelane.weights.packing.packed import PackedWeights
-from firelane.weights.packing.source import Source
+from firelane.weights.packing.source import PackedSource
 from firelane.weights.storage.files import INDEX, SINGLE
 from firelane.weights.storage.reader import ReadBuffer
 from firelane.weights.storage.remote import NAME, RemoteBytes, read_index
@@ -105,7 +105,7 @@ def test_weights_are_those_of_the_model(model: Path, cache: Path, form: str) -> 
 def test_a_second_start_reads_no_weights(model: Path, cache: Path, reads: list[str]) -> None:
     del model
     first = packed(resolve(URL, cache_dir=cache), cache)
-    source = Source.read(first.path)
+    source = PackedSource.read(first.path)
     assert source is not None
     assert source.knows(Checkpoint.open(resolve(URL, cache_dir=cache)).stamps)
     reads.clear()

@@ -3,20 +3,20 @@ from __future__ import annotations
 import pytest
 
 from firelane.errors import UsageError
-from firelane.stores.address import Address, is_address, parse
+from firelane.stores.address import StoreAddress, is_address, parse
 
 
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("s3://bucket/models/llama", Address("s3", "bucket", "models/llama")),
-        ("s3://bucket/models/llama/", Address("s3", "bucket", "models/llama")),
-        ("gs://bucket", Address("gs", "bucket", "")),
-        ("az://container/x", Address("az", "container", "x")),
-        ("https://host:8443/a/b.gguf", Address("https", "host:8443", "a/b.gguf")),
+        ("s3://bucket/models/llama", StoreAddress("s3", "bucket", "models/llama")),
+        ("s3://bucket/models/llama/", StoreAddress("s3", "bucket", "models/llama")),
+        ("gs://bucket", StoreAddress("gs", "bucket", "")),
+        ("az://container/x", StoreAddress("az", "container", "x")),
+        ("https://host:8443/a/b.gguf", StoreAddress("https", "host:8443", "a/b.gguf")),
     ],
 )
-def test_addresses(text: str, address: Address) -> None:
+def test_addresses(text: str, address: StoreAddress) -> None:
     assert is_address(text)
     assert parse(text) == address
     assert str(address) == text.rstrip("/")

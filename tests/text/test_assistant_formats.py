@@ -17,8 +17,8 @@ from firelane.api.chat import ChatRequest
 from firelane.errors import RequestError
 from firelane.text.chat.answer_format import AnswerFormat
 from firelane.text.chat.assistant import Assistant, RenderedChat
-from firelane.text.chat.conversation import Conversation
-from firelane.text.model_files import ModelFiles
+from firelane.text.chat.conversation import ChatInput
+from firelane.text.model_files import ModelTextFiles
 from firelane.text.prompt import PromptBuilder
 from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.text.tools.tool import Tool, ToolUse
@@ -53,7 +53,7 @@ class Chat:
     def __init__(self, template: str, specials: list[str], **options: str) -> None:
         core = byte_tokenizer()
         core.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in specials])
-        self.prompts = PromptBuilder(Tokenizer(core), ModelFiles(template=template))
+        self.prompts = PromptBuilder(Tokenizer(core), ModelTextFiles(template=template))
         self.assistant = Assistant(self.prompts, **options)
 
     def ask(self, **fields: Any) -> RenderedChat:
@@ -216,11 +216,11 @@ def test_past_reasoning_reaches_the_templates():
 def test_strict_tools_have_a_grammar(name):
     form = AnswerFormat(format_of(TEMPLATES[name]), lambda _: None)
     loose, strict = Tool("f"), Tool("g", strict=True)
-    assert form.grammar(Conversation(messages=[], use=ToolUse((loose,)))).grammar is None
-    made = form.grammar(Conversation(messages=[], use=ToolUse((loose, strict))))
+    assert form.grammar(ChatInput(messages=[], use=ToolUse((loose,)))).grammar is None
+    made = form.grammar(ChatInput(messages=[], use=ToolUse((loose, strict))))
     assert made.grammar is not None
     assert not made.holds_all
-    assert form.grammar(Conversation(messages=[], use=ToolUse((strict,), "none"))).grammar is None
+    assert form.grammar(ChatInput(messages=[], use=ToolUse((strict,), "none"))).grammar is None
 
 
 def test_strict_leaves_room_for_reasoning():

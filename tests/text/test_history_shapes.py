@@ -11,7 +11,7 @@ from formats import format_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.text.chat.chat_format import ChatFormat
+from firelane.text.chat.chat_format import ModelChatFormat
 from firelane.text.history import HistoryShape, arranged, joined
 from firelane.text.rendering.template import ChatTemplate
 
@@ -99,7 +99,7 @@ ROLES = st.lists(st.sampled_from(["system", "user", "user", "assistant", "calls"
 
 
 @cache
-def known(name: str) -> tuple[ChatFormat, ChatTemplate]:
+def known(name: str) -> tuple[ModelChatFormat, ChatTemplate]:
     return format_of(GUARDS[name]), ChatTemplate(GUARDS[name], {})
 
 

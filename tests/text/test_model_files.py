@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.model_files import ModelFiles, read_model_files
+from firelane.text.model_files import ModelTextFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
 from firelane.text.tokens.tokenizer import Tokenizer, load_tokenizer
 
@@ -144,7 +144,7 @@ def test_ends_that_the_vocabulary_does_not_have(tmp_path, caplog):
 def test_more_ends_than_a_sequence_can_have():
     core = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     with pytest.raises(TokenizerError, match="17 tokens would end an answer: at most 16"):
-        PromptBuilder(Tokenizer(core), ModelFiles(eos_ids=tuple(range(17))))
+        PromptBuilder(Tokenizer(core), ModelTextFiles(eos_ids=tuple(range(17))))
 
 
 @pytest.mark.parametrize("make", ["pipe", "device", "large"])

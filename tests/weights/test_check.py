@@ -22,7 +22,7 @@ from firelane.weights.packing.loader import load_packed
 from firelane.weights.packing.packed import PackedWeights, is_intact
 from firelane.weights.packing.packer import Packer
 from firelane.weights.packing.plan import plan
-from firelane.weights.packing.source import Source
+from firelane.weights.packing.source import PackedSource
 from firelane.weights.storage.files import SINGLE
 from firelane.weights.storage.fingerprint import FileStamp
 from firelane.weights.storage.safetensors import SafetensorsFile
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_cannot_be_read_stops_nothing(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(model, cache)
-    monkeypatch.setattr(Source, "knows", lambda *_: False)
+    monkeypatch.setattr(PackedSource, "knows", lambda *_: False)
     monkeypatch.setattr("firelane.weights.storage.reader.DriveReader.read", _fails)
     load(model, cache)[1].step_begins()
 
@@ -242,10 +242,10 @@ def test_a_copied_cache_is_read_once(
 def test_normalised_times_are_no_evidence() -> None:
     """A file system that knows no time of a change tells a time that means nothing."""
     stamp = FileStamp(inode=2, nbytes=3, modified_ns=10**9, changed_ns=10**9)
-    source = Source(key="k", digest="d", task_bytes=1, stamps=[{SINGLE: stamp}])
+    source = PackedSource(key="k", digest="d", task_bytes=1, stamps=[{SINGLE: stamp}])
     assert not source.knows({SINGLE: stamp})
     evidence = stamp._replace(changed_ns=10**9 + 1)
-    source = Source(key="k", digest="d", task_bytes=1, stamps=[{SINGLE: evidence}])
+    source = PackedSource(key="k", digest="d", task_bytes=1, stamps=[{SINGLE: evidence}])
     assert source.knows({SINGLE: evidence})
     for other in ({"inode": 4}, {"changed_ns": 10**9 + 2}, {"nbytes": 4}, {"modified_ns": 4}):
         assert not source.knows({SINGLE: evidence._replace(**other)})
@@ -259,7 +259,7 @@ def test_without_its_source_a_packed_file_is_packed_anew(model: Path, cache: Pat
     weights, checked = load(model, cache)
     checked.step_begins()
     assert weights.path == path
-    assert path.stat().st_ino != first or Source.read(path) is not None
+    assert path.stat().st_ino != first or PackedSource.read(path) is not None
 
 
 def test_a_checkpoint_that_changes_while_it_is_packed(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.formats.codebooks import TABLES, Codebook
 from firelane.weights.formats.coded_native import coded_library
-from firelane.weights.formats.codes import Codes, Levels, stacked
+from firelane.weights.formats.codes import Codes, TwoLevelScales, stacked
 from firelane.weights.formats.formats import GROUPINGS, Format, Grouping, Heads, smallest_holding, to_panels
 from firelane.weights.formats.grouped import decode, encode, fits, fitted, panel_bytes
 
@@ -47,9 +47,9 @@ def random_codes(grouping: Grouping, rows: int = 64, k: int = 512, seed: int = 0
 
 def random_levels(
     rng: np.random.Generator, rows: int, k: int, grouping: Grouping, low: int, high: int
-) -> Levels:
+) -> TwoLevelScales:
     units = rng.normal(0, 1e-3, (rows, k // 256)).astype(np.float16).astype(np.float32)
-    return Levels(units, rng.integers(low, high, (rows, k // grouping.group)).astype(np.int8))
+    return TwoLevelScales(units, rng.integers(low, high, (rows, k // grouping.group)).astype(np.int8))
 
 
 def _held(numbers: NDArray[np.float32], heads: Heads) -> NDArray[np.float32]:

@@ -151,7 +151,7 @@ def test_all_is_written_into_pages_that_were_prepared(
         write(fd, array, offset)
 
     monkeypatch.setattr(packer, "_write", record)
-    monkeypatch.setattr(packer.PageCache, "prepare", lambda _, *given: prepared.append(given))
+    monkeypatch.setattr(packer.PageCacheFile, "prepare", lambda _, *given: prepared.append(given))
     load(model, cache)
     assert sorted(prepared) == sorted(written)
     assert prepared

@@ -10,7 +10,7 @@ import pytest
 from firelane.models.registry import load_program
 from firelane.weights.formats.formats import Format
 from firelane.weights.packing.layout import lay_out
-from firelane.weights.packing.placer import Placed, Placer, Task, tasks
+from firelane.weights.packing.placer import PackTask, Placed, Placer, tasks
 from firelane.weights.packing.plan import PackedWeight, plan
 from tests.models.families import FAMILIES
 
@@ -20,7 +20,7 @@ def placed(form: Format | None) -> tuple[PackedWeight, ...]:
     return plan(program, {} if form is None else {w.name: form for w in program.weights})
 
 
-def ends_of(task: Task) -> np.ndarray:
+def ends_of(task: PackTask) -> np.ndarray:
     """Panels of sizes that differ, where they may."""
     least, most = task.packed.panel_bounds
     sizes = [least + (64 * (i % 5) if most > least else 0) for i in range(task.first, task.last)]
@@ -46,7 +46,7 @@ def test_places_are_those_of_the_layout(form: Format | None, task_bytes: int) ->
     placer, found = Placer(), {}
     todo = list(tasks(placed(form), task_bytes))
 
-    def work(task: Task) -> None:
+    def work(task: PackTask) -> None:
         found[task.number] = placer.place(task, ends_of(task))
 
     threads = [threading.Thread(target=work, args=(task,)) for task in reversed(todo)]

@@ -23,7 +23,7 @@ from firelane.weights.packing.check import BackgroundCheck
 from firelane.weights.packing.loader import load_packed
 from firelane.weights.packing.packed import PackedWeights
 from firelane.weights.packing.plan import plan
-from firelane.weights.packing.source import Source
+from firelane.weights.packing.source import PackedSource
 from tests.models.families import make_checkpoint
 
 
@@ -73,10 +73,10 @@ def test_weights_serve_before_the_drive_has_them(model: Path, cache: Path, drive
     weights, _ = load(model, cache)
     norm = weights.array("norm").copy()
     assert weights.path.exists()
-    assert Source.read(weights.path) is None
+    assert PackedSource.read(weights.path) is None
     drive.goes_on.set()
     weights.sealed()
-    assert Source.read(weights.path) is not None
+    assert PackedSource.read(weights.path) is not None
     again, packed = load(model, cache)
     assert not packed
     assert (again.array("norm") == norm).all()
@@ -131,7 +131,7 @@ def test_an_old_seal_says_nothing_of_a_new_file(model: Path, cache: Path, drive:
 
     def record(self: Path, target: Path) -> Path:
         if target == path:
-            seen.append(Source.read(path) is None)
+            seen.append(PackedSource.read(path) is None)
         return replace(self, target)
 
     with pytest.MonkeyPatch.context() as patch:

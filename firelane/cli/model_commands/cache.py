@@ -13,7 +13,7 @@ from firelane.errors import UsageError
 
 if TYPE_CHECKING:
     from firelane.env import Environment
-    from firelane.sources.entries import Entry
+    from firelane.sources.entries import CacheEntry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def _list(arguments: argparse.Namespace, environment: Environment) -> int:
     return 0
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: CacheEntry) -> str:
     used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
     kind = "weights" if entry.is_packed else "model"
     return f"{entry.nbytes / 1e6:>9,.0f} MB  {used:16}  {kind:7}  {entry.source or entry.path}"

@@ -15,7 +15,7 @@ from firelane.server.options import shared as options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
-    from firelane.weights.lossless.pack import Packed
+    from firelane.weights.lossless.pack import PackResult
     from firelane.weights.lossless.report import TensorReport
 
 
@@ -83,7 +83,7 @@ def _row(r: TensorReport) -> list[str]:
     return [r.name, r.dtype, str(r.weights), f"{r.entropy:.3f}", *shares, *bits]
 
 
-def _summary(packed: Packed) -> str:
+def _summary(packed: PackResult) -> str:
     before, after = packed.original_bytes, packed.packed_bytes
     lines = [f"{before / 1e9:.3f} GB -> {after / 1e9:.3f} GB: {after / before:.1%} of the original"]
     if packed.kept:

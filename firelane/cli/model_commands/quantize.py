@@ -18,7 +18,7 @@ from firelane.server.options import shared as options
 if TYPE_CHECKING:
     from firelane.bench.divergence import Divergence
     from firelane.env import Environment
-    from firelane.weights.quantize.report import Report
+    from firelane.weights.quantize.report import QuantizeReport
 
 FORMATS = ("int8", "int4-g32", "int4-g128", "fp8", "fp8-block", "mxfp4")
 WORST = 5
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     return 0
 
 
-def format_report(report: Report, *, worst: int | None) -> str:
+def format_report(report: QuantizeReport, *, worst: int | None) -> str:
     """A table of all matrices, or of those that lost most, and the sums."""
     from firelane.bench.table import format_table
 
@@ -103,7 +103,7 @@ def format_report(report: Report, *, worst: int | None) -> str:
     return "\n".join([format_table(header, rows), "", *_sums(report)])
 
 
-def _sums(report: Report) -> Iterator[str]:
+def _sums(report: QuantizeReport) -> Iterator[str]:
     total = f"relative error {report.relative_error:.3%} in all"
     yield f"{len(report.matrices)} matrices as {report.format}, {total}"
     for why, count in Counter(kept.why for kept in report.kept if kept.why).items():

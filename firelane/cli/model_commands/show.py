@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from firelane.env import Environment
     from firelane.program.program import Program
-    from firelane.text.model_files import ModelFiles
+    from firelane.text.model_files import ModelTextFiles
 
 LABEL_WIDTH = 10
 
@@ -71,7 +71,7 @@ def _writes(program: Program, directory: Path) -> bool:
         return True
 
 
-def _sampling(files: ModelFiles) -> Iterator[tuple[str, str]]:
+def _sampling(files: ModelTextFiles) -> Iterator[tuple[str, str]]:
     """Lines of the author's advice on sampling, and of both ways to fill in the rest."""
     from firelane.text.sampling import default_sampling
 

@@ -17,7 +17,7 @@ from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import NAMES, check, new_matcher
 from firelane.engine.grammar.trial_process import start_trial
-from firelane.engine.grammar.vocabulary import Vocabulary, load_vocabulary
+from firelane.engine.grammar.vocabulary import GrammarVocabulary, load_vocabulary
 from firelane.errors import RequestError
 from firelane.wire.frames import Grammar
 
@@ -57,7 +57,7 @@ class GrammarCompiler:
         self._limits = limits
         self._idle: list[Sandbox] = []
         self._loading = threading.Lock()
-        self._vocabulary: Vocabulary | None = None
+        self._vocabulary: GrammarVocabulary | None = None
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Raises RequestError where the grammar is wrong or too large, TokenizerError where tokenizer.json
@@ -92,7 +92,7 @@ class GrammarCompiler:
     def _new_sandbox(self) -> Sandbox:
         return Sandbox(self._model_dir, self._vocab_size, self._limits, self._start, self._replaced)
 
-    def _loaded(self) -> Vocabulary:
+    def _loaded(self) -> GrammarVocabulary:
         with self._loading:
             if self._vocabulary is None:
                 self._vocabulary = load_vocabulary(self._model_dir, self._vocab_size)

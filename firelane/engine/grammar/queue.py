@@ -63,7 +63,7 @@ def grammar_queue(
 
 
 @dataclass(eq=False)
-class _Job:
+class _CompileJob:
     """One text to compile, and who waits for it. path: whose turn it is, as in Turns. deadline_s: when those
     who wait for its turn are told that it is late. stopwatch: of its thread, once that has begun. result: set
     by the thread, when it is done. is_lasting: it would be the same another time."""
@@ -74,14 +74,14 @@ class _Job:
     sequences: list[Sequence] = field(default_factory=list[Sequence])
     result: CompiledGrammar | FirelaneError | None = None
     is_lasting: bool = True
-    stopwatch: Stopwatch | None = None
+    stopwatch: ThreadStopwatch | None = None
 
     @property
     def used_s(self) -> float:
         return self.stopwatch.used_s if self.stopwatch else 0.0
 
 
-class Stopwatch:
+class ThreadStopwatch:
     """Time that the calling thread works from now on. Its processor's time, for a machine that is busy with
     other things makes no grammar late; a quarter of the wall's, should it do nothing at all."""
 
@@ -101,12 +101,12 @@ class _Workers:
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_CompileJob | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._ending = threading.Lock()
         self._left = self._ended = 0
 
-    def put(self, job: _Job, running: int) -> None:
+    def put(self, job: _CompileJob, running: int) -> None:
         """running: jobs with this one."""
         if len(self._threads) < running:
             self._left += 1
@@ -140,8 +140,8 @@ class _Workers:
             if not self._left:
                 self._compiler.close()
 
-    def _compile(self, job: _Job) -> CompiledGrammar | FirelaneError:
-        job.stopwatch = Stopwatch()
+    def _compile(self, job: _CompileJob) -> CompiledGrammar | FirelaneError:
+        job.stopwatch = ThreadStopwatch()
         try:
             return self._compiler.compile(job.grammar)
         except FirelaneError as error:
@@ -166,12 +166,12 @@ class GrammarQueue:
     def __init__(self, compiler: Compiler, limits: GrammarLimits) -> None:
         self._limits = limits
         self._workers = _Workers(compiler)
-        self._running: list[_Job] = []
-        self._backlog: Turns[_Job] = Turns(CLIENT + 1)
-        self._refused: list[_Job] = []
-        self._jobs: dict[Grammar, _Job] = {}  # running or in the backlog
+        self._running: list[_CompileJob] = []
+        self._backlog: Turns[_CompileJob] = Turns(CLIENT + 1)
+        self._refused: list[_CompileJob] = []
+        self._jobs: dict[Grammar, _CompileJob] = {}  # running or in the backlog
         self._kept: OrderedDict[Grammar, CompiledGrammar | FirelaneError] = OrderedDict()
-        self._waiting: dict[int, tuple[Sequence, _Job]] = {}
+        self._waiting: dict[int, tuple[Sequence, _CompileJob]] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -238,12 +238,12 @@ class GrammarQueue:
         """End the threads when they have done what they do; idempotent."""
         self._workers.close()
 
-    def _is_late(self, job: _Job) -> bool:
+    def _is_late(self, job: _CompileJob) -> bool:
         if job in self._running:
             return job.used_s >= self._limits.compile_s
         return time.monotonic() >= job.deadline_s
 
-    def _done(self, job: _Job) -> list[Waited]:
+    def _done(self, job: _CompileJob) -> list[Waited]:
         assert job.result is not None
         if isinstance(job.result, MachineError):
             raise job.result
@@ -252,9 +252,9 @@ class GrammarQueue:
             self._keep(job.grammar, job.result)
         return [Waited(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
 
-    def _new_job(self, grammar: Grammar, path: Path) -> _Job:
+    def _new_job(self, grammar: Grammar, path: Path) -> _CompileJob:
         check_size(grammar, self._limits)
-        job = self._jobs[grammar] = _Job(grammar, path, time.monotonic() + self._limits.compile_s)
+        job = self._jobs[grammar] = _CompileJob(grammar, path, time.monotonic() + self._limits.compile_s)
         self._backlog.put(path, job)
         if len(self._jobs) > self._limits.waiting:
             dropped = self._backlog.drop()
@@ -291,7 +291,7 @@ class GrammarQueue:
     def _too_many(self) -> QueueFullError:
         return QueueFullError(f"{self._limits.waiting} grammars wait to be compiled: try again later")
 
-    def _too_late(self, job: _Job) -> RequestError:
+    def _too_late(self, job: _CompileJob) -> RequestError:
         message = f"the grammar was not compiled within {self._limits.compile_s:g} s"
         if job in self._running:
             return RequestError(f"{message}: simplify it, or try again")

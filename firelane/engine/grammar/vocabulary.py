@@ -22,7 +22,7 @@ END = "<|firelane: the grammar is satisfied|>"
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class GrammarVocabulary:
     """end: the bit of a mask that says that the text may end here. It belongs to a token that we add, so that
     it means the same whatever ends a sequence of this model, if anything does."""
 
@@ -30,7 +30,7 @@ class Vocabulary:
     end: int
 
 
-class _Model(msgspec.Struct):
+class _TokenizerModel(msgspec.Struct):
     vocab: dict[str, int] | list[Any] = []
 
 
@@ -44,7 +44,7 @@ class _Tokens(msgspec.Struct):
     added_tokens: list[_Added] = []
 
 
-def load_vocabulary(model_dir: Path, vocab_size: int) -> Vocabulary:
+def load_vocabulary(model_dir: Path, vocab_size: int) -> GrammarVocabulary:
     """Masks have vocab_size // 32 + 1 words; ids that the tokenizer does not have are never allowed. Takes
     about 0.8 s for 128,000 tokens, and holds the interpreter. Raises TokenizerError."""
     from llguidance import LLTokenizer
@@ -59,7 +59,7 @@ def load_vocabulary(model_dir: Path, vocab_size: int) -> Vocabulary:
         raise TokenizerError(f"{path} cannot be used for structured output: {error}") from error
     if tokenizer.vocab_size != vocab_size + 1 or tokenizer.tokenize_str(END, parse_special=True) != [end]:
         raise TokenizerError(f"{path} cannot be used for structured output: its ids have gaps")
-    return Vocabulary(tokenizer, end)
+    return GrammarVocabulary(tokenizer, end)
 
 
 def slices() -> list[str]:
@@ -80,7 +80,7 @@ def _with_end(data: bytes) -> tuple[str, int]:
     """tokenizer.json with one more special token, and its id: the next one, as the tokenizers library
     numbers them. Raises msgspec.DecodeError (a ValueError)."""
     fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    vocab = msgspec.json.decode(fields["model"], type=_Model).vocab if "model" in fields else []
+    vocab = msgspec.json.decode(fields["model"], type=_TokenizerModel).vocab if "model" in fields else []
     own = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
     added = fields.get("added_tokens", msgspec.Raw(b"[]"))
     entries = msgspec.json.decode(added, type=list[msgspec.Raw])

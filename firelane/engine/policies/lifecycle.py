@@ -26,7 +26,7 @@ class Waiting(Protocol):
     def num_background(self) -> int: ...
 
 
-class Lifecycle(Protocol):
+class SequenceLifecycle(Protocol):
     """Told of each change in the life of a sequence; everything else only reads."""
 
     @property

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.policies.lifecycle import Lifecycle
+from firelane.engine.policies.lifecycle import SequenceLifecycle
 from firelane.engine.sequences.sequence import Sequence
 from firelane.engine.step.draft import PlanDraft
 from firelane.engine.step.plan import StepPlan
@@ -48,7 +48,7 @@ class StepQuota(Protocol):
         ...
 
 
-class Policy(Lifecycle, Protocol):
+class SchedulingPolicy(SequenceLifecycle, Protocol):
     """Order of the waiting queue, limit of tokens in a step, choice of whom to preempt, and the bill."""
 
     def open_step(self, draft: PlanDraft) -> StepQuota:

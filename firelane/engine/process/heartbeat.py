@@ -55,7 +55,7 @@ class Helpers(Protocol):
         ...
 
 
-class Heartbeat:
+class HeartbeatSender:
     """Runs from its making to `close`. on_closed: called, in its thread, when the gateway has gone. helpers:
     child processes of the engine, which are looked after at each beat."""
 

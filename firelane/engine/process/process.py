@@ -18,7 +18,7 @@ from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.policies import make_policy
 from firelane.engine.process.channels import Channels, FrameChannel
-from firelane.engine.process.heartbeat import Heartbeat, Pulse
+from firelane.engine.process.heartbeat import HeartbeatSender, Pulse
 from firelane.engine.process.identity import checkpoint_identity, model_identity
 from firelane.engine.process.load import load_executor, quantization_of, rotation_identity
 from firelane.engine.process.peers import connect_peers
@@ -181,7 +181,7 @@ def run(
     pulse = Pulse()
     served = SocketChannel(channel, pulse, is_shared=acceptor is not None)
     rights = rights or Rights()
-    heartbeat = Heartbeat(channel, pulse, served.gateway_gone, rights)
+    heartbeat = HeartbeatSender(channel, pulse, served.gateway_gone, rights)
     signal.signal(signal.SIGTERM, served.terminate)
     try:
         return _load_and_serve(channel, served, pulse, config, rights, peer_socket)

@@ -12,15 +12,15 @@ from firelane.engine.process.identity import checkpoint_identity
 from firelane.engine_config import EngineConfig, TiersConfig
 from firelane.errors import UsageError
 from firelane.kv.tiers import (
-    Admission,
     AdmitAll,
     AdmitReused,
     CachedMemory,
     HostTier,
     PageTier,
+    TierAdmission,
     TieredPages,
 )
-from firelane.kv.tiers.cipher import PageCipher, Plain
+from firelane.kv.tiers.cipher import NoCipher, PageCipher
 from firelane.kv.tiers.disk import DiskTier, open_disk
 from firelane.kv.tiers.encrypted import Encrypted, read_secret
 from firelane.kv.tiers.records import Kind
@@ -87,7 +87,7 @@ def open_tiers(
 def _disk(config: TiersConfig, directory: Path | None, kind: Kind) -> DiskTier | None:
     if directory is None:
         return None
-    cipher: PageCipher = Plain()
+    cipher: PageCipher = NoCipher()
     if config.disk_key_file is not None:
         cipher = encrypted = Encrypted(read_secret(config.disk_key_file), kind.purpose)
         kind = kind._replace(key_id=encrypted.key_id)
@@ -118,7 +118,7 @@ def _tenant_slots(config: TiersConfig, slot_bytes: int) -> int | None:
     return None if config.tenant_bytes is None else config.tenant_bytes // slot_bytes
 
 
-def _admission(config: TiersConfig, slots: int) -> Callable[[], Admission]:
+def _admission(config: TiersConfig, slots: int) -> Callable[[], TierAdmission]:
     if config.admission == "always":
         return AdmitAll
     return lambda: AdmitReused(REMEMBERED * slots)

@@ -27,14 +27,14 @@ from firelane.engine.sequences.sequence import Sequence, Status
 from firelane.kv import BlockTables, KvCache
 
 if TYPE_CHECKING:
-    from firelane.engine.policies.lifecycle import Lifecycle
+    from firelane.engine.policies.lifecycle import SequenceLifecycle
 
 
 class SequenceTable:
     """Rows by slot, and the queues. Written by itself, when a plan is applied, and when a step is
     committed."""
 
-    def __init__(self, slots: int, kv: KvCache, state: SlotState, policy: Lifecycle) -> None:
+    def __init__(self, slots: int, kv: KvCache, state: SlotState, policy: SequenceLifecycle) -> None:
         self._kv = kv
         self._state = state
         self._policy = policy

@@ -8,7 +8,7 @@ from typing import Protocol
 from firelane.kv.tiers.slots import PageKey
 
 
-class Admission(Protocol):
+class TierAdmission(Protocol):
     def admits(self, key: PageKey, *, is_reused: bool) -> bool:
         """Whether to store this page, which has been computed, or (is_reused) found by a prompt."""
         ...

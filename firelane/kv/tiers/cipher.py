@@ -32,7 +32,7 @@ class PageCipher(Protocol):
         ...
 
 
-class Plain:
+class NoCipher:
     """Good against accidents, not against malice."""
 
     def hidden(self, name: bytes) -> bytes:

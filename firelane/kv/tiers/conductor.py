@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from firelane.kv.cache import KvCache
 from firelane.kv.incoming import STATES, WantedPage
 from firelane.kv.pool import NamedPage
-from firelane.kv.tiers.admission import Admission
+from firelane.kv.tiers.admission import TierAdmission
 from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.reader import PageRead, TierReader
 from firelane.kv.tiers.slots import PageKey
 from firelane.kv.tiers.tier import PageTier, TierName, TierStats
-from firelane.kv.tiers.writer import Stored, TierWriter
+from firelane.kv.tiers.writer import PagesToStore, TierWriter
 
 READERS = 4
 """Threads: one copy at a time does not use all that a drive has."""
@@ -27,7 +27,7 @@ class TieredPages:
         tiers: Sequence[PageTier],
         memory: CachedMemory,
         kv: KvCache,
-        admission: Callable[[], Admission],
+        admission: Callable[[], TierAdmission],
     ) -> None:
         """admission: makes one for each tier. From now on complete pages of `kv`, and its snapshots, are
         stored."""
@@ -39,12 +39,12 @@ class TieredPages:
     def published(self, page: int, named: NamedPage) -> None:
         """Store a published page, as a PageWatcher."""
         for writer in self._writers:
-            writer.store(Stored(((page, named),), is_reused=False))
+            writer.store(PagesToStore(((page, named),), is_reused=False))
 
     def shared(self, pages: list[tuple[int, NamedPage]]) -> None:
         """Store pages that are used again, as a PageWatcher."""
         for writer in self._writers:
-            writer.store(Stored(pages, is_reused=True))
+            writer.store(PagesToStore(pages, is_reused=True))
 
     @property
     def page_bytes(self) -> int:

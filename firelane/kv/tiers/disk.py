@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from firelane.kv.tiers.cipher import PageCipher
 from firelane.kv.tiers.foreign import ForeignSegments
 from firelane.kv.tiers.memory import aligned
-from firelane.kv.tiers.records import Kind, Record, parse
-from firelane.kv.tiers.segment import Segment, open_own
+from firelane.kv.tiers.records import Kind, SlotRecord, parse
+from firelane.kv.tiers.segment import TierSegment, open_own
 from firelane.kv.tiers.slots import NO_SLOT, PageKey, SlotIndex
 from firelane.kv.tiers.tier import TierStats
 
@@ -32,7 +32,7 @@ class DiskTier:
 
     def __init__(
         self,
-        segment: Segment,
+        segment: TierSegment,
         others: ForeignSegments,
         kind: Kind,
         cipher: PageCipher,
@@ -139,7 +139,7 @@ class DiskTier:
         self._segment.clear_record(slot)
         self._segment.write(slot, copy)
         self._sequence += 1
-        self._segment.write_record(Record(slot, self._sequence, key, tenant, proof))
+        self._segment.write_record(SlotRecord(slot, self._sequence, key, tenant, proof))
         self._proofs[slot] = proof
         self._written += 1
         self._errors = 0
@@ -166,7 +166,9 @@ class DiskTier:
             self._note(error)
             return False
 
-    def _copy(self, segment: Segment, slot: int, key: PageKey, proof: bytes, into: NDArray[np.uint8]) -> bool:
+    def _copy(
+        self, segment: TierSegment, slot: int, key: PageKey, proof: bytes, into: NDArray[np.uint8]
+    ) -> bool:
         """Raises OSError."""
         buffer = self._buffer()
         segment.read(slot, buffer)

@@ -9,10 +9,10 @@ import numpy as np
 
 from firelane.errors import UsageError
 from firelane.kv.prefix import tenant_id
-from firelane.kv.tiers.cipher import PageCipher, Plain
+from firelane.kv.tiers.cipher import NoCipher, PageCipher
 from firelane.kv.tiers.encrypted import Encrypted
 from firelane.kv.tiers.records import Kind, parse
-from firelane.kv.tiers.segment import Segment, lock_unused
+from firelane.kv.tiers.segment import TierSegment, lock_unused
 
 
 @dataclass(kw_only=True)
@@ -57,7 +57,7 @@ def _erase(index: Path, tenant: bytes, secret: bytes | None, erased: Erased) -> 
     return {}
 
 
-def _slots_of(segment: Segment, kind: Kind, tenant: bytes) -> list[int]:
+def _slots_of(segment: TierSegment, kind: Kind, tenant: bytes) -> list[int]:
     table = segment.table()
     records = parse(table, np.flatnonzero(table["sequence"]), kind.num_groups)
     return [record.slot for record in records if record.tenant == tenant]
@@ -65,6 +65,6 @@ def _slots_of(segment: Segment, kind: Kind, tenant: bytes) -> list[int]:
 
 def _cipher(kind: Kind, secret: bytes | None) -> PageCipher | None:
     if not kind.key_id:
-        return Plain()
+        return NoCipher()
     cipher = None if secret is None else Encrypted(secret, kind.purpose)
     return cipher if cipher is not None and cipher.key_id == kind.key_id else None

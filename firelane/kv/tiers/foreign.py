@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.kv.tiers.records import Kind, parse
-from firelane.kv.tiers.segment import Segment, open_others
+from firelane.kv.tiers.segment import TierSegment, open_others
 from firelane.kv.tiers.slots import PageKey
 
-Place = tuple[Segment, int, bytes]
+Place = tuple[TierSegment, int, bytes]
 """Segment, slot and proof of a page."""
 
 
@@ -20,7 +20,7 @@ class ForeignSegments:
     """Pages in the files of others, as of the last `refresh`. A page that has changed since has another
     proof."""
 
-    def __init__(self, directory: Path, kind: Kind, own: Segment) -> None:
+    def __init__(self, directory: Path, kind: Kind, own: TierSegment) -> None:
         self._directory, self._kind, self._own = directory, kind, own
         self._known: list[_Known] = []
         self.refresh()
@@ -50,7 +50,7 @@ class ForeignSegments:
 class _Known:
     """Known pages of one segment. places: slot and proof by page."""
 
-    def __init__(self, segment: Segment, num_groups: int) -> None:
+    def __init__(self, segment: TierSegment, num_groups: int) -> None:
         self.segment, self._num_groups = segment, num_groups
         self.places: dict[PageKey, tuple[int, bytes]] = {}
         self._keys: dict[int, PageKey] = {}

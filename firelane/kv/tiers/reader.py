@@ -27,7 +27,7 @@ class PageRead(NamedTuple):
     seconds: float
 
 
-class _Job(NamedTuple):
+class _ReadJob(NamedTuple):
     ticket: int
     wanted: Sequence[WantedPage]
     mine: Sequence[int]
@@ -40,7 +40,7 @@ class TierReader:
 
     def __init__(self, tiers: Sequence[PageTier], memory: CachedMemory, threads: int) -> None:
         self._tiers, self._memory = tiers, memory
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_ReadJob | None] = SimpleQueue()
         self._ended: SimpleQueue[PageRead] = SimpleQueue()
         self._tickets = 0
         self._is_closing = False
@@ -54,7 +54,7 @@ class TierReader:
         """Have the wanted pages, and parts of snapshots, copied into these pages and states of ours, which
         stay reserved until the ticket that is returned has ended. deadline_s: of time.monotonic()."""
         self._tickets += 1
-        self._jobs.put(_Job(self._tickets, wanted, mine, deadline_s))
+        self._jobs.put(_ReadJob(self._tickets, wanted, mine, deadline_s))
         return self._tickets
 
     def poll(self) -> list[PageRead]:

@@ -65,7 +65,7 @@ class Kind(NamedTuple):
         return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 
-class Record(NamedTuple):
+class SlotRecord(NamedTuple):
     slot: int
     sequence: int
     key: PageKey
@@ -78,14 +78,14 @@ class Record(NamedTuple):
         return fields[:CHECKED_BYTES] + _check(fields, self.slot).to_bytes(8, "little")
 
 
-def parse(table: NDArray[np.void], slots: NDArray[np.int64], num_groups: int) -> Iterator[Record]:
+def parse(table: NDArray[np.void], slots: NDArray[np.int64], num_groups: int) -> Iterator[SlotRecord]:
     """Records of these slots that are whole, in the order of writing."""
     order = slots[np.argsort(table["sequence"][slots], kind="stable")]
     for slot in order.tolist():
         row = table[slot].tobytes()
         sequence, group, name, tenant, proof, check = table[slot].item()
         if sequence and group < num_groups and check == _check(row, slot):
-            yield Record(slot, sequence, (group, bytes(name)), bytes(tenant), bytes(proof))
+            yield SlotRecord(slot, sequence, (group, bytes(name)), bytes(tenant), bytes(proof))
 
 
 def table_of(data: bytes) -> NDArray[np.void]:

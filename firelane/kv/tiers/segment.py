@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.kv.tiers.memory import aligned
-from firelane.kv.tiers.records import EMPTY, HEADER_BYTES, RECORD, Kind, Record, table_of
+from firelane.kv.tiers.records import EMPTY, HEADER_BYTES, RECORD, Kind, SlotRecord, table_of
 from firelane.storage import try_lock
 
 SECTOR = 4096
@@ -31,7 +31,7 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 log = logging.getLogger(__name__)
 
 
-class Segment:
+class TierSegment:
     """Slots on a drive. Whoever has made it with `is_own` writes, others read; calls may come from any
     thread. Raises OSError."""
 
@@ -54,7 +54,7 @@ class Segment:
         if os.pwritev(self._pages_fd, [page.data], slot * self.slot_bytes) != self.slot_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.stem))
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: SlotRecord) -> None:
         self._write_index(record.slot, record.packed())
 
     def clear_record(self, slot: int) -> None:
@@ -102,7 +102,7 @@ def kind_directory(directory: Path, kind: Kind) -> Path:
     return directory / hashlib.blake2b(repr(kind).encode(), digest_size=12).hexdigest()
 
 
-def open_own(directory: Path, kind: Kind, num_slots: int, engines: int) -> tuple[Segment, bool]:
+def open_own(directory: Path, kind: Kind, num_slots: int, engines: int) -> tuple[TierSegment, bool]:
     """A segment that no other engine has, and whether its index was found whole. engines: that share the
     directory; segments of more than those are deleted where nobody uses them. Raises OSError."""
     place = kind_directory(directory, kind)
@@ -116,7 +116,7 @@ def open_own(directory: Path, kind: Kind, num_slots: int, engines: int) -> tuple
         try:
             _remove_unused(place, number, engines)
             is_found = _prepare_index(fd, kind, num_slots)
-            return Segment(stem, kind, fd, num_slots=num_slots, is_own=True), is_found
+            return TierSegment(stem, kind, fd, num_slots=num_slots, is_own=True), is_found
         except OSError:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -124,9 +124,9 @@ def open_own(directory: Path, kind: Kind, num_slots: int, engines: int) -> tuple
     raise OSError(errno.EBUSY, f"{MOST_SEGMENTS} engines use it", str(place))
 
 
-def open_others(directory: Path, kind: Kind, known: Collection[Path]) -> list[Segment]:
+def open_others(directory: Path, kind: Kind, known: Collection[Path]) -> list[TierSegment]:
     """Segments of this kind, to be read, but for those of these stems."""
-    found: list[Segment] = []
+    found: list[TierSegment] = []
     for path in sorted(kind_directory(directory, kind).glob("*.index")):
         if path.with_suffix("") in known:
             continue
@@ -134,13 +134,13 @@ def open_others(directory: Path, kind: Kind, known: Collection[Path]) -> list[Se
             fd = _open_index(path.with_suffix(""), os.O_RDONLY)
             num_slots = (os.fstat(fd).st_size - HEADER_BYTES) // RECORD.itemsize
             if os.pread(fd, HEADER_BYTES, 0) == kind.header(num_slots):
-                found.append(Segment(path.with_suffix(""), kind, fd, num_slots=num_slots, is_own=False))
+                found.append(TierSegment(path.with_suffix(""), kind, fd, num_slots=num_slots, is_own=False))
             else:
                 os.close(fd)
     return found
 
 
-def lock_unused(index: Path) -> tuple[Segment, Kind] | None:
+def lock_unused(index: Path) -> tuple[TierSegment, Kind] | None:
     """A segment that no engine uses, to be changed; None where one does. Raises OSError, also for a file that
     is no index of this version."""
     fd = _open_index(index.with_suffix(""), os.O_RDWR)
@@ -150,7 +150,7 @@ def lock_unused(index: Path) -> tuple[Segment, Kind] | None:
             raise OSError(errno.EINVAL, "no index of this version", str(index))
         if try_lock(fd):
             num_slots = (os.fstat(fd).st_size - HEADER_BYTES) // RECORD.itemsize
-            return Segment(index.with_suffix(""), kind, fd, num_slots=num_slots, is_own=True), kind
+            return TierSegment(index.with_suffix(""), kind, fd, num_slots=num_slots, is_own=True), kind
     except OSError:
         os.close(fd)
         raise

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
 from firelane.kv.pool import NamedPage
-from firelane.kv.tiers.admission import Admission
+from firelane.kv.tiers.admission import TierAdmission
 from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.slots import PageKey
 from firelane.kv.tiers.tier import PageTier
@@ -30,26 +30,28 @@ class PageNames(Protocol):
         ...
 
 
-class Stored(NamedTuple):
+class PagesToStore(NamedTuple):
     """Pages to store, where they still are what they were, and snapshots, whose group is STATES. is_reused:
-    as in Admission."""
+    as in TierAdmission."""
 
     pages: Sequence[tuple[int, NamedPage]]
     is_reused: bool
 
 
-NOTHING = Stored((), is_reused=False)
+NOTHING = PagesToStore((), is_reused=False)
 
 
 class TierWriter:
     """The one that changes `tier`. A page is copied first and compared with its tag afterwards: where it was
     given out again meanwhile, the copy is dropped."""
 
-    def __init__(self, tier: PageTier, admission: Admission, memory: CachedMemory, names: PageNames) -> None:
+    def __init__(
+        self, tier: PageTier, admission: TierAdmission, memory: CachedMemory, names: PageNames
+    ) -> None:
         self._tier, self._admission, self._memory, self._names = tier, admission, memory, names
         self._most_pending = 4 * memory.num_pages
         self._buffer = memory.buffer()
-        self._queue: SimpleQueue[Stored | Callable[[], None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[PagesToStore | Callable[[], None] | None] = SimpleQueue()
         self._is_hurried = False
         self._left, self._left_guard = 0, threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"kv-{tier.name}-writer", daemon=True)
@@ -60,7 +62,7 @@ class TierWriter:
         """Something that was asked for is still to be done."""
         return self._left > 0
 
-    def store(self, stored: Stored) -> None:
+    def store(self, stored: PagesToStore) -> None:
         """Later; not at all where the tier is far behind."""
         if self._left < self._most_pending:
             self._put(stored)
@@ -84,7 +86,7 @@ class TierWriter:
         self._is_hurried = True
         self._thread.join(CLOSE_S)
 
-    def _put(self, item: Stored | Callable[[], None]) -> None:
+    def _put(self, item: PagesToStore | Callable[[], None]) -> None:
         with self._left_guard:
             self._left += 1
         self._queue.put(item)
@@ -101,14 +103,14 @@ class TierWriter:
             with self._left_guard:
                 self._left -= 1
 
-    def _next(self) -> Stored | Callable[[], None] | None:
+    def _next(self) -> PagesToStore | Callable[[], None] | None:
         try:
             return self._queue.get(timeout=REFRESH_S)
         except Empty:
             return NOTHING
 
-    def _do(self, item: Stored | Callable[[], None]) -> None:
-        if not isinstance(item, Stored):
+    def _do(self, item: PagesToStore | Callable[[], None]) -> None:
+        if not isinstance(item, PagesToStore):
             item()
             return
         for page, named in item.pages:

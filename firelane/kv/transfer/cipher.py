@@ -29,7 +29,7 @@ ROTATION_BYTES = 16 << 30
 HEAD_BYTES, TAG_BYTES, NONCE_BYTES, KEY_BYTES = 4, 16, 12, 32
 
 
-class Exchange:
+class KeyExchange:
     """One end's part of the agreement on keys. share: what the other end gets to know."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from firelane.link.line import Line, close_all
 from firelane.link.proof import Secret, accept, admit, answer, greet, refuse
 
 if TYPE_CHECKING:
-    from firelane.kv.transfer.cipher import Exchange
+    from firelane.kv.transfer.cipher import KeyExchange
 
 MOST_FDS = 4
 
@@ -99,19 +99,19 @@ def load_cipher() -> None:
         import_module("firelane.kv.transfer.cipher")
 
 
-def _exchange() -> Exchange:
+def _exchange() -> KeyExchange:
     """Raises PeerLostError where there is no cipher."""
     try:
-        from firelane.kv.transfer.cipher import Exchange
+        from firelane.kv.transfer.cipher import KeyExchange
     except ImportError as error:
         raise PeerLostError(
             "pages travel under a cipher, for which one end has no package: pip install "
             "'firelane[encryption]' there"
         ) from error
-    return Exchange()
+    return KeyExchange()
 
 
-def _admitted(join: Join, side: Side) -> Exchange | None:
+def _admitted(join: Join, side: Side) -> KeyExchange | None:
     """This end's part of the cipher that the reader asks for. Raises PeerLostError where it gets no pages."""
     reason = _refusal(join, side)
     if reason:

@@ -17,7 +17,7 @@ from firelane.kv.transfer.messages import PageLine
 from firelane.kv.transfer.nixl import START_S, NixlTransport
 from firelane.kv.transfer.reader import PageReader, Pull
 from firelane.kv.transfer.seam import Settled
-from firelane.kv.transfer.source import PageSource
+from firelane.kv.transfer.source import PageServer
 from firelane.nixl.processes import AgentProcesses
 
 MOST_READERS, MOST_SOURCES = 256, 256
@@ -48,7 +48,7 @@ class PeerTransfer:
         self._side = Side(secrets.token_hex(16), pool, key, transport)
         self._maps, self._on_lost, self._on_sought = maps, on_lost, on_sought
         self._readers: dict[str, PageReader] = {}
-        self._sources: dict[PageSource, None] = {}
+        self._sources: dict[PageServer, None] = {}
         """In the order in which they came."""
         self._sought: dict[str, list[Pull]] = {}
         """Pulls from peers that are being connected."""
@@ -81,7 +81,7 @@ class PeerTransfer:
         """key: in place of the transfer's. ciphers: as in Side."""
         with self._guard:
             if self._has_room_for_source():
-                source = PageSource(PageLine(sock), self._with(key, ciphers), self._source_ended)
+                source = PageServer(PageLine(sock), self._with(key, ciphers), self._source_ended)
                 self._sources[source] = None
             else:
                 sock.close()
@@ -205,7 +205,7 @@ class PeerTransfer:
                 if pulls and all(pull.deadline_s <= now_s for pull in pulls):
                     self._decide(peer, None)
 
-    def _source_ended(self, source: PageSource, reason: str) -> None:
+    def _source_ended(self, source: PageServer, reason: str) -> None:
         del reason
         with self._guard:
             self._sources.pop(source, None)

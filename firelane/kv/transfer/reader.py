@@ -145,7 +145,7 @@ class MappedCopy:
         del self._theirs, self._tags
 
 
-class Part(NamedTuple):
+class CopyPart(NamedTuple):
     """Pages or states of the source: how they are copied, how many there are, and the bytes of one."""
 
     copy: Copy
@@ -266,7 +266,7 @@ class PageReader:
             came = self._take(self._line.receive(Found), part, places, pull.deadline_s)
             arrived[start : start + batch] = came
 
-    def _take(self, found: Found, part: Part, mine: Sequence[int], deadline_s: float) -> list[bool]:
+    def _take(self, found: Found, part: CopyPart, mine: Sequence[int], deadline_s: float) -> list[bool]:
         """Copy what was found to these places; for each, whether it is there now."""
         arrived = [False] * len(mine)
         if not len(found.pages) == len(found.tags) == len(found.checksums) == len(mine):
@@ -285,9 +285,9 @@ class PageReader:
 
 def _parts(
     line: PageLine, pool: ExportedPool, joined: Joined, fds: list[int], agent: NixlAgent | None
-) -> list[Part]:
+) -> list[CopyPart]:
     """Takes over the descriptors. Raises OSError."""
-    parts: list[Part] = []
+    parts: list[CopyPart] = []
     sessions = _sessions(joined, agent, line.deadline_s or 0.0)
     try:
         for number, (own, count) in enumerate(zip(pool.memories, joined.counts, strict=True)):
@@ -301,7 +301,7 @@ def _parts(
                 copy = NixlCopy(sessions, number, pool.copier, pages)
             else:
                 copy = StreamedCopy(line, pool.copier, pages)
-            parts.append(Part(copy, count, own.memory.page_bytes))
+            parts.append(CopyPart(copy, count, own.memory.page_bytes))
     finally:
         for fd in fds:
             os.close(fd)

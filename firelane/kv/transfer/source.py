@@ -21,11 +21,11 @@ SEND_S = 30.0
 """After which a reader that takes nothing is given up."""
 
 
-class PageSource:
+class PageServer:
     """The thread that answers one reader, until that hangs up. on_end: called there, with the reason.
     is_proven: the reader has proven that it has the key."""
 
-    def __init__(self, line: PageLine, side: Side, on_end: Callable[[PageSource, str], None]) -> None:
+    def __init__(self, line: PageLine, side: Side, on_end: Callable[[PageServer, str], None]) -> None:
         self._line, self._side, self._on_end = line, side, on_end
         self._agent: NixlAgent | None = None
         self._on_their_way: dict[ExportedMemory, Outgoing] = {}

@@ -64,7 +64,7 @@ BEFORE_MLP = Norms(before="post_attention_layernorm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class AttentionScores:
     """Factors of attention's scores, and what joins them."""
 
     scale: float | None = None
@@ -76,7 +76,7 @@ class Scores:
     temperature: Temperature | None = None
 
 
-PLAIN_SCORES = Scores()
+PLAIN_SCORES = AttentionScores()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,7 @@ def attention(
     bias: Bias = "",
     head_norm: HeadNorms = "",
     norms: Norms = BEFORE_ATTENTION,
-    scores: Scores = PLAIN_SCORES,
+    scores: AttentionScores = PLAIN_SCORES,
     tensors: AttentionTensors = SEPARATE,
 ) -> Value:
     """x + output(attention(rope(qkv(norm(x))))). `rope`: None without positions; `bias`: which projections
@@ -275,7 +275,7 @@ def _let_through(layer: Layer, x: Value, attended: Value, projections: Projectio
     return layer.decoder.add(Gated(x=attended, gate=gate, act="sigmoid", out=out))
 
 
-def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: Scores) -> Value:
+def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: AttentionScores) -> Value:
     name, tensor = layer.name("sinks"), layer.tensor("self_attn.sinks")
     sinks = stored_vector(name, tensor, heads.heads) if scores.sinks else None
     return layer.decoder.add(

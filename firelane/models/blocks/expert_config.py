@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firelane.models.blocks.experts import ExpertNames, Experts, Routing, Shared
+from firelane.models.blocks.experts import ExpertNames, Experts, Routing, SharedExpert
 from firelane.models.config.reader import ConfigReader
 from firelane.program.ops import Groups
 
@@ -90,7 +90,7 @@ def read_beside_shared(
         width=width,
         routing=routing,
         names=names,
-        shared=Shared(width=shared * width, tensor="mlp.shared_experts"),
+        shared=SharedExpert(width=shared * width, tensor="mlp.shared_experts"),
     )
 
 

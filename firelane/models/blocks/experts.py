@@ -125,7 +125,7 @@ class ExpertNames:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared:
+class SharedExpert:
     """An expert of all tokens, `width` wide inside; with a `gate`, its share is the sigmoid of that product
     with the token."""
 
@@ -144,7 +144,7 @@ class Experts:
     width: int
     routing: Routing = Routing()
     names: ExpertNames = ExpertNames()
-    shared: Shared | None = None
+    shared: SharedExpert | None = None
     bias: bool = False
     shares_first: bool = False
 
@@ -191,7 +191,7 @@ def _routed(layer: Layer, x: Value, normed: Value, experts: Experts) -> Value:
     return layer.decoder.add(RMSNorm(x=x, weight=weight, eps=layer.decoder.eps, out=out))
 
 
-def _shared(layer: Layer, normed: Value, x: Value, shared: Shared, gate: Gate) -> Value:
+def _shared(layer: Layer, normed: Value, x: Value, shared: SharedExpert, gate: Gate) -> Value:
     """x + the shared expert."""
     parts = [layer.tensor(f"{shared.tensor}.{p}_proj.weight") for p in ("gate", "up", "down")]
     halves, down = _stacked(parts[:2], (shared.width, x.width)), _stacked(parts[2:], (x.width, shared.width))

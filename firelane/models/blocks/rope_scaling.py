@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledFrequencies:
     """frequencies: of the pairs of a head. factor: of cosines and sines. mscale: see Rope."""
 
     frequencies: F64
@@ -43,27 +43,27 @@ class Plain:
         return (np.float32(1) / power).astype(np.float64)
 
 
-def _default(_: RopeSection, plain: Plain) -> Scaled:
-    return Scaled(plain.frequencies)
+def _default(_: RopeSection, plain: Plain) -> ScaledFrequencies:
+    return ScaledFrequencies(plain.frequencies)
 
 
-def _linear(section: RopeSection, plain: Plain) -> Scaled:
-    return Scaled(plain.frequencies / section.own.number("factor"))
+def _linear(section: RopeSection, plain: Plain) -> ScaledFrequencies:
+    return ScaledFrequencies(plain.frequencies / section.own.number("factor"))
 
 
-def _dynamic(section: RopeSection, plain: Plain) -> Scaled:
+def _dynamic(section: RopeSection, plain: Plain) -> ScaledFrequencies:
     """Frequencies change for sequences longer than max_position_embeddings, which are not served."""
     section.own.number("factor")
-    return Scaled(plain.frequencies)
+    return ScaledFrequencies(plain.frequencies)
 
 
-def _proportional(section: RopeSection, plain: Plain) -> Scaled:
+def _proportional(section: RopeSection, plain: Plain) -> ScaledFrequencies:
     """The first pairs of the whole head turn, as many as partial_rotary_factor says."""
     pairs = int(section.share(plain.dim) * plain.dim // 2)
-    return Scaled(plain.first(pairs) / section.own.number("factor", 1.0))
+    return ScaledFrequencies(plain.first(pairs) / section.own.number("factor", 1.0))
 
 
-def _llama3(section: RopeSection, plain: Plain) -> Scaled:
+def _llama3(section: RopeSection, plain: Plain) -> ScaledFrequencies:
     """Long wavelengths are stretched by `factor`, short ones kept, those between blended linearly."""
     own, frequencies = section.own, plain.frequencies
     factor = own.number("factor")
@@ -72,10 +72,10 @@ def _llama3(section: RopeSection, plain: Plain) -> Scaled:
         raise own.refusal("high_freq_factor", high, "it may not be less than low_freq_factor")
     turns = section.trained * frequencies / (2 * math.pi)  # rotations within the trained context
     blend = np.clip((turns - low) / (high - low), 0.0, 1.0) if high > low else turns >= low
-    return Scaled((1 - blend) * frequencies / factor + blend * frequencies)
+    return ScaledFrequencies((1 - blend) * frequencies / factor + blend * frequencies)
 
 
-def _yarn(section: RopeSection, plain: Plain) -> Scaled:
+def _yarn(section: RopeSection, plain: Plain) -> ScaledFrequencies:
     """Peng et al., "YaRN", 2023: pairs that turn less than beta_slow times within the trained context are
     stretched, those that turn more than beta_fast times kept, those between blended linearly."""
     own, trained = section.own, section.trained
@@ -93,7 +93,7 @@ def _yarn(section: RopeSection, plain: Plain) -> Scaled:
     stretched = np.clip(steps / (high - low if high != low else 0.001), 0.0, 1.0)
     frequencies = plain.frequencies
     blended = frequencies / factor * stretched + frequencies * (1 - stretched)
-    return Scaled(blended, *_yarn_factors(section, factor))
+    return ScaledFrequencies(blended, *_yarn_factors(section, factor))
 
 
 def _pair_of(plain: Plain, trained: int, turns: float) -> float:
@@ -117,7 +117,7 @@ def _yarn_mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _longrope(section: RopeSection, plain: Plain) -> Scaled:
+def _longrope(section: RopeSection, plain: Plain) -> ScaledFrequencies:
     """Ding et al., "LongRoPE", 2024: a factor a pair, of a set for sequences as long as those trained on, and
     of a set for longer ones. Which set holds depends on the longest sequence that is served, never on a
     sequence's own length: keys in the cache would change when it grows."""
@@ -128,10 +128,10 @@ def _longrope(section: RopeSection, plain: Plain) -> Scaled:
     factor = own.number("factor", section.max_position_embeddings / trained)
     stretch = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     chosen = np.array(long if section.served > trained else short)
-    return Scaled(plain.frequencies / chosen, own.number("attention_factor", stretch))
+    return ScaledFrequencies(plain.frequencies / chosen, own.number("attention_factor", stretch))
 
 
-KINDS: dict[str, Callable[[RopeSection, Plain], Scaled]] = {
+KINDS: dict[str, Callable[[RopeSection, Plain], ScaledFrequencies]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from firelane.models.blocks.blocks import attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
 from firelane.models.blocks.expert_config import read_expert_counts
-from firelane.models.blocks.experts import Experts, Routing, Shared, moe
+from firelane.models.blocks.experts import Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
@@ -45,7 +45,7 @@ def _read_experts(config: ConfigReader) -> Experts:
         picks=picks,
         width=width,
         routing=ROUTING,
-        shared=Shared(width=shared * width, tensor="mlp.shared_experts") if shared else None,
+        shared=SharedExpert(width=shared * width, tensor="mlp.shared_experts") if shared else None,
     )
 
 

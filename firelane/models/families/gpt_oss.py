@@ -4,7 +4,7 @@ other layer, yarn."""
 from __future__ import annotations
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks.blocks import Scores, attention, embed, head
+from firelane.models.blocks.blocks import AttentionScores, attention, embed, head
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_pattern
 from firelane.models.blocks.expert_config import read_expert_counts
 from firelane.models.blocks.experts import ExpertNames, Experts, Routing, moe
@@ -15,7 +15,7 @@ from firelane.program.program import Program
 
 ARCHITECTURES = ("GptOssForCausalLM",)
 NAMES = ExpertNames(router="mlp.router", transposed=True, interleaved=True)
-SINKS = Scores(sinks=True)
+SINKS = AttentionScores(sinks=True)
 
 
 def program(config: ConfigReader) -> Program:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from firelane.models.blocks.blocks import Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import AttentionScores, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
@@ -24,7 +24,7 @@ def program(config: ConfigReader) -> Program:
     )
     heads, gate = read_heads(config), read_gate(config)
     rope, width = read_rope(config, head_dim=heads.head_dim), config.integer("intermediate_size")
-    scores = Scores(scale=config.number("attention_multiplier", 1.0))
+    scores = AttentionScores(scale=config.number("attention_multiplier", 1.0))
     bias = "qkvo" if config.boolean("attention_bias", False) else ""
     mlp_bias = config.boolean("mlp_bias", False)
     x = embed(decoder)

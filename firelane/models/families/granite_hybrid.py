@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from firelane.models.blocks.blocks import Layer, Norms, Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import AttentionScores, Layer, Norms, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
 from firelane.models.blocks.expert_config import read_expert_counts
 from firelane.models.blocks.experts import NORM, ExpertNames, Experts, Routing, add_experts, route
@@ -47,7 +47,7 @@ def program(config: ConfigReader) -> Program:
     config.only("mamba_proj_bias", False)
     config.only("attention_bias", False)
     config.only("normalization_function", "rmsnorm")
-    scores = Scores(scale=config.number("attention_multiplier", 1.0))
+    scores = AttentionScores(scale=config.number("attention_multiplier", 1.0))
     width = config.integer("shared_intermediate_size", 1024)
     experts = _read_experts(config, decoder.residual_scale)
     x = embed(decoder)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from firelane.models.blocks.blocks import attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
 from firelane.models.blocks.expert_config import read_expert_counts
-from firelane.models.blocks.experts import ExpertNames, Experts, Routing, Shared, moe
+from firelane.models.blocks.experts import ExpertNames, Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
@@ -54,5 +54,5 @@ def _read_experts(config: ConfigReader) -> Experts:
         width=width,
         routing=Routing(score="sigmoid", scale=scale, bias="mlp.expert_bias", in_float32=True),
         names=NAMES,
-        shared=Shared(width=shared * width, tensor="mlp.shared_mlp"),
+        shared=SharedExpert(width=shared * width, tensor="mlp.shared_mlp"),
     )

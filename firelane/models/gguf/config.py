@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from firelane.errors import UnsupportedModelError
-from firelane.models.gguf.families import Family, find, served
+from firelane.models.gguf.families import GgufFamily, find, served
 from firelane.models.gguf.metadata import Config, Metadata
 from firelane.models.gguf.rope import read_rope
 
 
-def family_of(metadata: Metadata) -> Family:
+def family_of(metadata: Metadata) -> GgufFamily:
     """Raises UnsupportedModelError."""
     family = find(metadata)
     if family is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from firelane.errors import UnsupportedModelError
-from firelane.models.gguf.families import Family
+from firelane.models.gguf.families import GgufFamily
 from firelane.models.gguf.metadata import Metadata
 from firelane.models.gguf.orders import AS_STORED, Order, Shape
 
@@ -71,7 +71,7 @@ EXACT = re.compile(r"ssm_(?:a|d)|(?:ssm_|shortconv\.)conv\w*|ffn_\w+_exps\.(?:bi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class TensorSource:
     """The place of a tensor of the model: rows first .. last - 1 (of the file's tensor, all of its axes but
     the last taken together), of `shape`. order: of rows and inputs, to undo what was done to them; minus: of
     each number; decay: whether -exp of each is stored; exact: whether it keeps all its bits, where matrices
@@ -87,9 +87,9 @@ class Source:
     exact: bool = False
 
 
-def sources(metadata: Metadata, family: Family) -> dict[str, Source]:
+def sources(metadata: Metadata, family: GgufFamily) -> dict[str, TensorSource]:
     """By the names that families know. Raises UnsupportedModelError naming a tensor that is not known."""
-    found: dict[str, Source] = {}
+    found: dict[str, TensorSource] = {}
     for stored, shape in metadata.shapes.items():
         if stored in OF_CONFIG:
             continue
@@ -109,7 +109,7 @@ def sources(metadata: Metadata, family: Family) -> dict[str, Source]:
     return found
 
 
-def _name(match: re.Match[str], family: Family) -> str:
+def _name(match: re.Match[str], family: GgufFamily) -> str:
     """With EXPERT in the place of an expert's number, where the tensor holds all of them."""
     part, suffix = match["part"], match["suffix"] or ""
     names = LAYER | dict(family.names) if match["layer"] else OUTER | dict(family.names)
@@ -125,10 +125,10 @@ def _of(
     match: re.Match[str],
     shape: Shape,
     metadata: Metadata,
-    family: Family,
+    family: GgufFamily,
     *,
     split: bool,
-) -> Iterator[Source]:
+) -> Iterator[TensorSource]:
     """One, or one for each expert."""
     part, rows = match["part"], prod(shape) if len(shape) == 1 else prod(shape[:-1])
     exact = (
@@ -139,12 +139,12 @@ def _of(
             raise UnsupportedModelError(f"tensor {stored} has shape {list(shape)}, not three axes")
         height = shape[1]
         for first in range(0, rows, height):
-            yield Source(stored=stored, first=first, last=first + height, shape=shape[1:], exact=exact)
+            yield TensorSource(stored=stored, first=first, last=first + height, shape=shape[1:], exact=exact)
         return
     norm = part in NORMS and match["suffix"] == "weight"
     shape = _shape(part, match["suffix"] or "", shape, family)
     layer = int(match["layer"] or 0)
-    yield Source(
+    yield TensorSource(
         stored=stored,
         first=0,
         last=rows,
@@ -156,7 +156,7 @@ def _of(
     )
 
 
-def _shape(part: str, suffix: str, stored: Shape, family: Family) -> Shape:
+def _shape(part: str, suffix: str, stored: Shape, family: GgufFamily) -> Shape:
     """In the model, of a tensor of this shape in the file."""
     size = prod(stored)
     if part in family.shapes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from firelane.program.ops.base import Op
 from firelane.program.reference_step import ReferenceStep
-from firelane.program.values import Cost, Part, Rows, StepShape, Value, Weight
+from firelane.program.values import Cost, RankPart, Rows, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Embed(Op):
 
     table: Weight
     scale: float = 1.0
-    part: Part | None = None
+    part: RankPart | None = None
     out: Value
 
     def __post_init__(self) -> None:

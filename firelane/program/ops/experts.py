@@ -15,7 +15,7 @@ from firelane.program.ops.base import F32, Op, Product
 from firelane.program.ops.gated_linear import SILU, Gate
 from firelane.program.reference_step import ReferenceStep
 from firelane.program.segments import segment_ranges, tree_sum
-from firelane.program.values import Cost, DType, Part, StepShape, Value, Weight
+from firelane.program.values import Cost, DType, RankPart, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ExpertGatedLinear(Op):
     bias: Weight | None = None
     gate: Gate = SILU
     shares: Value | None = None
-    part: Part | None = None
+    part: RankPart | None = None
     out: Value
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class ExpertLinear(Op):
     weight: Weight
     bias: Weight | None = None
     residual: Value | None = None
-    part: Part | None = None
+    part: RankPart | None = None
     segments: tuple[int, ...] = ()
     out: Value
 
@@ -129,7 +129,7 @@ class ExpertLinear(Op):
         return out
 
 
-def held(part: Part | None, weight: Weight) -> range:
+def held(part: RankPart | None, weight: Weight) -> range:
     """Ids of the experts that the weight has."""
     first = part.first if part else 0
     return range(first, first + weight.matrices)
@@ -149,7 +149,7 @@ def experts_touched(experts: int, picks: int, rows: int) -> float:
     return experts * (1 - (1 - picks / experts) ** rows)
 
 
-def expert_cost(weights: tuple[Weight, ...], picks: Value, part: Part | None, shape: StepShape) -> Cost:
+def expert_cost(weights: tuple[Weight, ...], picks: Value, part: RankPart | None, shape: StepShape) -> Cost:
     """Cost of products with the picked experts' matrices, the first of `weights`, if all are equally
     likely."""
     rows, (experts, n, k) = shape.rows(picks.rows), weights[0].shape

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from firelane.errors import RequestError
-from firelane.text.chat.chat_format import UNKNOWN, ChatFormat
-from firelane.text.chat.conversation import Conversation
+from firelane.text.chat.chat_format import UNKNOWN, ModelChatFormat
+from firelane.text.chat.conversation import ChatInput
 from firelane.text.chat.reasoning import budget_grammar, with_reasoning
 from firelane.text.schemas.constraints import single_line
 from firelane.text.tokens.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class AnswerFormat:
     token by its name.
     """
 
-    def __init__(self, chat_format: ChatFormat, special_id: Callable[[str], int | None]) -> None:
+    def __init__(self, chat_format: ModelChatFormat, special_id: Callable[[str], int | None]) -> None:
         self.family, self._reader, self._marks = chat_format.family, chat_format.reader, chat_format.marks
         self.thinks = chat_format.thinks
         self._name = chat_format.name
@@ -51,7 +51,7 @@ class AnswerFormat:
     def _reasoning(self) -> tuple[str, ...]:
         return self._marks.delimiters if self._marks else ()
 
-    def parser(self, conversation: Conversation, grammar: AnswerGrammar) -> Parser | None:
+    def parser(self, conversation: ChatInput, grammar: AnswerGrammar) -> Parser | None:
         """The parser of an answer; None where all of it is content."""
         reader = self._reader
         if reader is not None and reader.reads_reasoning:
@@ -64,19 +64,19 @@ class AnswerFormat:
             return parser
         return with_reasoning(parser or all_content, self._marks, family.openings if family else ())
 
-    def tools(self, conversation: Conversation) -> dict[str, Tool]:
+    def tools(self, conversation: ChatInput) -> dict[str, Tool]:
         """Tools that an answer may call."""
         use = conversation.use
         return {tool.name: tool for tool in use.tools} if use.active and self.family is not None else {}
 
-    def visible_special_ids(self, conversation: Conversation) -> frozenset[int]:
+    def visible_special_ids(self, conversation: ChatInput) -> frozenset[int]:
         """Special tokens that the parser must see as text."""
         names = {*self._reasoning, *(self._reader.delimiters if self._reader else ())}
         if conversation.use.active and self.family is not None:
             names.update(self.family.delimiters)
         return frozenset(token for name in names if (token := self._special_id(name)) is not None)
 
-    def begun(self, prompt: str, conversation: Conversation, grammar: AnswerGrammar) -> tuple[str, bool]:
+    def begun(self, prompt: str, conversation: ChatInput, grammar: AnswerGrammar) -> tuple[str, bool]:
         """The prompt as the answer goes on from it, and whether that begins in reasoning."""
         begun = self._marks is not None and self._marks.begun(prompt)
         if self._marks is not None and begun and grammar.holds_all:
@@ -90,7 +90,7 @@ class AnswerFormat:
         """Any answer with at most so many tokens of reasoning; None where its marks are no tokens."""
         return None if self._marks is None else budget_grammar(tokens, tokenizer, self._marks, begun=begun)
 
-    def grammar(self, conversation: Conversation) -> AnswerGrammar:
+    def grammar(self, conversation: ChatInput) -> AnswerGrammar:
         """Raises RequestError where it cannot be made."""
         use, grammar = conversation.use, conversation.grammar
         if use.forced:  # no content: a format for it asks for nothing
@@ -111,7 +111,7 @@ class AnswerFormat:
         text = f"start: calls | body\nbody: {body}\n{rules}"
         return AnswerGrammar(Grammar("lark", text), holds_all=True, has_calls=True)
 
-    def _free(self, conversation: Conversation) -> AnswerGrammar:
+    def _free(self, conversation: ChatInput) -> AnswerGrammar:
         """Text and calls as the model likes, where some tool is strict."""
         use, family = conversation.use, self.family
         strict = use.active and any(tool.strict for tool in use.tools)

@@ -13,7 +13,7 @@ from typing import Any
 from firelane.api.chat import ChatRequest, Message
 from firelane.errors import RequestError
 from firelane.text.chat.answer_format import AnswerFormat, AnswerGrammar
-from firelane.text.chat.conversation import Conversation, chat_conversation
+from firelane.text.chat.conversation import ChatInput, chat_conversation
 from firelane.text.chat.format_search import find_chat_format, gathered
 from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt, PromptBuilder
@@ -54,7 +54,7 @@ class _Source:
     on with that. ignored: as in RenderedChat.
     """
 
-    conversation: Conversation
+    conversation: ChatInput
     grammar: AnswerGrammar
     template: TemplateRenderer
     asked: bytearray
@@ -137,7 +137,7 @@ class Assistant:
         return held, () if held is not None else (name,)
 
     def _splitters(
-        self, conversation: Conversation, parser: Parser, *, in_reasoning: bool
+        self, conversation: ChatInput, parser: Parser, *, in_reasoning: bool
     ) -> Callable[[], Splitter]:
         family, tools = self._format.family, self._format.tools(conversation)
         new_id = str if family is None else family.new_id
@@ -195,7 +195,7 @@ def _ending(message: dict[str, Any], marker: str) -> dict[str, Any]:
 
 
 def _variables(
-    conversation: Conversation, template: TemplateRenderer, *, constrained: bool
+    conversation: ChatInput, template: TemplateRenderer, *, constrained: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """With the names of fields that the template does not know."""
     variables = dict(conversation.variables)

@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChatFormat:
+class ModelChatFormat:
     """name: of --tool-parser, "none" where calls are not to be read, UNKNOWN where nobody knows how this
     model writes calls. family: writes, reads and forces calls; None where calls are not read. reader: reads
     every answer, those without calls, too. marks: around reasoning, None where it has none, or

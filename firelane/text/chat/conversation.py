@@ -16,7 +16,7 @@ from firelane.wire.frames import Grammar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Conversation:
+class ChatInput:
     """messages: as Hugging Face templates expect them, the arguments of calls as objects, or, where they are
     none, as text. grammar: what the
     answer must match. variables: further ones of the template. continue_final: the answer goes on with the
@@ -43,12 +43,12 @@ class Conversation:
         return self.generation_prompt and not self.continue_final
 
 
-def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversation:
+def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> ChatInput:
     """The conversation of a checked request. Raises RequestError."""
     budget = request.reasoning_budget()
     leaves_out = any(message.unread for message in request.messages)
     has_hint = request.thinking is not None and (budget is None or budget[0] != "thinking")
-    return Conversation(
+    return ChatInput(
         messages=template_messages(request.messages),
         use=tool_use(request),
         grammar=grammar,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from firelane.errors import RequestError
-from firelane.text.chat.chat_format import UNKNOWN, ChatFormat
+from firelane.text.chat.chat_format import UNKNOWN, ModelChatFormat
 from firelane.text.chat.history_probe import changes, find_shape
 from firelane.text.chat.reasoning import MARKS as REASONING_MARKS
 from firelane.text.chat.reasoning import THINK, ReasoningMarks
@@ -75,7 +75,7 @@ def gathered(template: TemplateRenderer | None, is_token: IsToken) -> Evidence:
 
 def find_chat_format(
     evidence: Evidence, tool_parser: str = "auto", reasoning_parser: str = "auto"
-) -> ChatFormat:
+) -> ModelChatFormat:
     """tool_parser, reasoning_parser: the options of `serve`."""
     name, reason = _calls(evidence)
     family = None
@@ -91,7 +91,7 @@ def find_chat_format(
     option = REASONING_ALIASES.get(reasoning_parser, reasoning_parser)
     reader = _reader(family, name, option)
     marks, why = (None, "") if reader and reader.reads_reasoning else _marks(evidence, option)
-    found = ChatFormat(
+    found = ModelChatFormat(
         name=family.name if family else "none" if tool_parser == "none" else UNKNOWN,
         family=family,
         reader=reader,
@@ -106,7 +106,7 @@ def find_chat_format(
     return found if evidence.render is None else _with_shape(found, evidence.render)
 
 
-def _with_shape(found: ChatFormat, render: Render) -> ChatFormat:
+def _with_shape(found: ModelChatFormat, render: Render) -> ModelChatFormat:
     """With the shape in which the template takes earlier turns."""
 
     def write(messages: Messages, tools: Messages, shape: HistoryShape) -> str:

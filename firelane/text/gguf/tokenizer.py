@@ -9,7 +9,7 @@ from typing import Any
 from firelane.errors import TokenizerError
 from firelane.text.gguf.sampling import advised_sampling
 from firelane.text.gguf.splitting import UNNAMED, splitting
-from firelane.text.gguf.vocabulary import Vocabulary
+from firelane.text.gguf.vocabulary import GgufVocabulary
 from firelane.text.model_files import SPLITTING_UNKNOWN
 from firelane.text.rendering.named_templates import DEFAULT
 
@@ -21,7 +21,7 @@ TEMPLATE = "tokenizer.chat_template"
 def model_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     """By name the small files of a model directory. Raises TokenizerError where the metadata have no
     tokenizer, or one of a kind that is not known."""
-    vocabulary = Vocabulary.read(metadata)
+    vocabulary = GgufVocabulary.read(metadata)
     convert = KINDS.get(vocabulary.kind)
     if convert is None:
         known = ", ".join(sorted(KINDS))
@@ -36,7 +36,7 @@ def model_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: json.dumps(content, ensure_ascii=False).encode() for name, content in files.items()}
 
 
-def _settings(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Json:
+def _settings(vocabulary: GgufVocabulary, metadata: Mapping[str, Any]) -> Json:
     roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     found: Json = {key: vocabulary.name(role) for key, role in roles.items() if role in vocabulary.ids}
     templates = {key[len(TEMPLATE) + 1 :]: t for key, t in metadata.items() if key.startswith(f"{TEMPLATE}.")}
@@ -51,7 +51,7 @@ def _settings(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Json:
     return found
 
 
-def _byte_level(vocabulary: Vocabulary) -> Json:
+def _byte_level(vocabulary: GgufVocabulary) -> Json:
     """GPT-2's kind: bytes have printable stand-ins, and the file has the merges."""
     cut = splitting(vocabulary.pre)
     if cut is None:
@@ -96,14 +96,14 @@ def _pair(merge: str) -> list[str]:
     return parts
 
 
-def _sentence_piece(vocabulary: Vocabulary) -> Json:
+def _sentence_piece(vocabulary: GgufVocabulary) -> Json:
     """SentencePiece's byte-pair kind, where the score of a token is the rank of the merge that makes it. Text
     of unknown characters falls back to tokens of single bytes."""
     prefix = vocabulary.setting("add_space_prefix", default=True)
     return _of_pieces(vocabulary, merges_by_score(vocabulary), prefix=prefix)
 
 
-def _of_pieces(vocabulary: Vocabulary, merges: list[list[str]], *, prefix: bool) -> Json:
+def _of_pieces(vocabulary: GgufVocabulary, merges: list[list[str]], *, prefix: bool) -> Json:
     replaced: Json = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     restored: Json = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
@@ -134,7 +134,7 @@ def _of_pieces(vocabulary: Vocabulary, merges: list[list[str]], *, prefix: bool)
     )
 
 
-def merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:
+def merges_by_score(vocabulary: GgufVocabulary) -> list[list[str]]:
     """Every way in which a token is made of two others, the highest score first; those of one token in the
     order of their parts' ids."""
     ids = vocabulary.entries()
@@ -150,7 +150,7 @@ def merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:
 
 
 def _assembled(
-    vocabulary: Vocabulary,
+    vocabulary: GgufVocabulary,
     *,
     model: Json,
     normalizer: Json | None,
@@ -174,7 +174,7 @@ def _assembled(
     }
 
 
-def _template(vocabulary: Vocabulary, begin: str | None, end: str | None) -> Json | None:
+def _template(vocabulary: GgufVocabulary, begin: str | None, end: str | None) -> Json | None:
     """The template that puts special tokens around a text; None where there are none."""
     if begin is None and end is None:
         return None
@@ -194,12 +194,12 @@ def _template(vocabulary: Vocabulary, begin: str | None, end: str | None) -> Jso
     }
 
 
-def _spaced(vocabulary: Vocabulary) -> Json:
+def _spaced(vocabulary: GgufVocabulary) -> Json:
     """Gemma 4's kind: SentencePiece's, of which the file has the merges."""
     return _of_pieces(vocabulary, [_pair(merge) for merge in vocabulary.merges], prefix=False)
 
 
-KINDS: dict[str, Callable[[Vocabulary], Json]] = {
+KINDS: dict[str, Callable[[GgufVocabulary], Json]] = {
     "gpt2": _byte_level,
     "llama": _sentence_piece,
     "gemma4": _spaced,

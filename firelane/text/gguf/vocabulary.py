@@ -1,4 +1,4 @@
-"""Vocabulary: what a GGUF file's metadata says of its tokenizer."""
+"""GgufVocabulary: what a GGUF file's metadata says of its tokenizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END_NAMES = frozenset(
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class GgufVocabulary:
     """tokens, types and scores: by id; without types all are normal. ids: of special tokens by their roles:
     bos, eos, eot, eom, unknown, padding."""
 
@@ -34,7 +34,7 @@ class Vocabulary:
     settings: Mapping[str, Any]
 
     @classmethod
-    def read(cls, metadata: Mapping[str, Any]) -> Vocabulary:
+    def read(cls, metadata: Mapping[str, Any]) -> GgufVocabulary:
         """Raises TokenizerError naming the entry that is missing, or of another kind than it has to be."""
         tokens = _list(metadata, "tokens", str)
         if not tokens:

@@ -25,7 +25,7 @@ from firelane.weights.formats.formats import Format
 from firelane.weights.gguf.file import GgufFile
 from firelane.weights.gguf.index import NAME as GGUF_INDEX
 from firelane.weights.gguf.index import read_index as read_gguf_index
-from firelane.weights.lossless.file import PackedFile, open_weights
+from firelane.weights.lossless.file import LosslessFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
 from firelane.weights.quantized.file import QuantizedTensors
 from firelane.weights.quantized.settings import read_settings
@@ -39,7 +39,7 @@ from firelane.weights.storage.safetensors import SafetensorsFile
 
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
 WAITING = 2
-WeightFile = SafetensorsFile | PackedFile | GgufFile
+WeightFile = SafetensorsFile | LosslessFile | GgufFile
 Reader = WeightFile | QuantizedTensors | QuantizedOnRead
 Coded = GgufFile | QuantizedTensors | QuantizedOnRead
 ROUNDED = ("F32", "F16")
@@ -124,7 +124,7 @@ class Checkpoint:
     @property
     def is_sampled(self) -> bool:
         """Whether the fingerprint has only a sample of the content, not checksums of all of it."""
-        return any(not isinstance(file, PackedFile) for file in self._files)
+        return any(not isinstance(file, LosslessFile) for file in self._files)
 
     def is_unchanged(self) -> bool:
         """Whether no file was changed or replaced since it was opened."""
@@ -341,7 +341,7 @@ def _check_kinds(directory: Path, files: Sequence[WeightFile]) -> None:
     if version is not None:
         check_version(directory, version)
     for file in files:
-        if isinstance(file, PackedFile) and version is None:
+        if isinstance(file, LosslessFile) and version is None:
             raise CheckpointError(
                 f"{file.path}: is packed, but config.json does not say so: files of different "
                 "models or forms "

@@ -17,7 +17,7 @@ I8 = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class Levels:
+class TwoLevelScales:
     """Products that scales or minima are: of a float16 number for many groups and a small integer for each,
     rounded to float32 where that is needed at all. units: [rows, blocks]; steps: [rows, groups]."""
 
@@ -30,19 +30,21 @@ class Levels:
         steps = self.steps.reshape(rows, blocks, -1).astype(np.float32)
         return (self.units[:, :, None] * steps).reshape(rows, -1)
 
-    def joined(self, rows: int) -> Levels:
-        return Levels(self.units.reshape(rows, -1), self.steps.reshape(rows, -1))
+    def joined(self, rows: int) -> TwoLevelScales:
+        return TwoLevelScales(self.units.reshape(rows, -1), self.steps.reshape(rows, -1))
 
-    def taken(self, rows: NDArray[np.int64]) -> Levels:
-        return Levels(_taken(self.units, rows), _taken(self.steps, rows))
+    def taken(self, rows: NDArray[np.int64]) -> TwoLevelScales:
+        return TwoLevelScales(_taken(self.units, rows), _taken(self.steps, rows))
 
-    def cut(self, columns: range, size: int, width: int) -> Levels | None:
+    def cut(self, columns: range, size: int, width: int) -> TwoLevelScales | None:
         """The codes of groups of `size` numbers, of `width` in all; None where a block would be cut
         through."""
         block = width // self.units.shape[1]
         if columns.start % block or columns.stop % block:
             return None
-        return Levels(_columns(self.units, block, width, columns), _columns(self.steps, size, width, columns))
+        return TwoLevelScales(
+            _columns(self.units, block, width, columns), _columns(self.steps, size, width, columns)
+        )
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ class Codes:
     codes: I8
     scales: F32
     minima: F32 | None = None
-    levels: tuple[Levels, ...] = ()
+    levels: tuple[TwoLevelScales, ...] = ()
     book: Codebook = Codebook.INT
 
     @classmethod
-    def of_levels(cls, codes: I8, scales: Levels, minima: Levels | None = None) -> Codes:
+    def of_levels(cls, codes: I8, scales: TwoLevelScales, minima: TwoLevelScales | None = None) -> Codes:
         if minima is None:
             return cls(codes, scales.products(), None, (scales,))
         return cls(codes, scales.products(), minima.products(), (scales, minima))
@@ -129,8 +131,8 @@ def stacked(parts: Sequence[Codes]) -> Codes:
     )
 
 
-def _stacked(levels: Sequence[Levels]) -> Levels:
-    return Levels(
+def _stacked(levels: Sequence[TwoLevelScales]) -> TwoLevelScales:
+    return TwoLevelScales(
         np.concatenate([level.units for level in levels]),
         np.concatenate([level.steps for level in levels]),
     )

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.formats.codebooks import E4M3, TABLES, Codebook, indices
-from firelane.weights.formats.codes import F32, Codes, Levels
+from firelane.weights.formats.codes import F32, Codes, TwoLevelScales
 from firelane.weights.formats.formats import PANEL_ROWS, Format, Grouping, Heads, round_up
 
 Bytes = NDArray[np.uint8]
@@ -157,13 +157,15 @@ def fitted(rows: Codes, grouping: Grouping) -> Codes:
     where there were none, and then codes of four bits from 0 on."""
     repeats = rows.codes.shape[1] // rows.scales.shape[1] // grouping.group
     scales = np.repeat(rows.scales, repeats, axis=1)
-    levels = tuple(Levels(level.units, np.repeat(level.steps, repeats, axis=1)) for level in rows.levels)
+    levels = tuple(
+        TwoLevelScales(level.units, np.repeat(level.steps, repeats, axis=1)) for level in rows.levels
+    )
     if rows.minima is not None:
         return Codes(rows.codes, scales, np.repeat(rows.minima, repeats, axis=1), levels)
     if not grouping.minima:
         return Codes(rows.codes, scales, None, levels, rows.book)
     offset = OFFSETS[4] if grouping.bits == 4 else 0
-    least = tuple(Levels(level.units * np.float32(offset), level.steps) for level in levels)
+    least = tuple(TwoLevelScales(level.units * np.float32(offset), level.steps) for level in levels)
     return Codes(rows.codes + np.int8(offset), scales, scales * np.float32(offset), levels + least)
 
 

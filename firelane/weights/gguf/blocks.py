@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.weights.formats.codebooks import E2M1_VALUES, IQ4_VALUES
-from firelane.weights.formats.codes import Codes, Levels
+from firelane.weights.formats.codes import Codes, TwoLevelScales
 from firelane.weights.formats.formats import Format
 
 U8 = NDArray[Any]
@@ -34,9 +34,9 @@ def _half(blocks: U8, at: int) -> F32:
     return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
 
 
-def _levels(blocks: U8, at: int, steps: NDArray[Any]) -> Levels:
+def _levels(blocks: U8, at: int, steps: NDArray[Any]) -> TwoLevelScales:
     """Small integers [blocks, groups] times the float16 number at byte `at` of each block."""
-    return Levels(_half(blocks, at), steps.astype(np.int8))
+    return TwoLevelScales(_half(blocks, at), steps.astype(np.int8))
 
 
 def _nibbles(data: U8, run: int) -> U8:

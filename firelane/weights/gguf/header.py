@@ -55,7 +55,7 @@ class StoredTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class GgufHeader:
     """A file's own description. nbytes: of the header, without the data."""
 
     metadata: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Header:
     nbytes: int
 
 
-def read_header(path: Path, data: memoryview) -> Header:
+def read_header(path: Path, data: memoryview) -> GgufHeader:
     """The header of a file that `data` is all of. Raises CheckpointError naming the file and what is
     wrong."""
     try:
@@ -72,7 +72,7 @@ def read_header(path: Path, data: memoryview) -> Header:
         raise CheckpointError(f"{path}: not a valid GGUF file: {error}; download it again") from None
 
 
-def _read(cursor: _Cursor) -> Header:
+def _read(cursor: _Cursor) -> GgufHeader:
     if bytes(cursor.take(4, "the magic number")) != MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = cursor.uint32("the version")
@@ -89,7 +89,7 @@ def _read(cursor: _Cursor) -> Header:
         name: _placed(name, *place, start=start, end=cursor.nbytes) for name, place in described.items()
     }
     _check_overlaps(tensors)
-    return Header(metadata=metadata, tensors=tensors, nbytes=cursor.at)
+    return GgufHeader(metadata=metadata, tensors=tensors, nbytes=cursor.at)
 
 
 def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import msgspec
 
 from firelane.errors import CacheError, CheckpointError
 from firelane.storage import open_regular
-from firelane.weights.gguf.header import Header, read_header
+from firelane.weights.gguf.header import GgufHeader, read_header
 from firelane.weights.storage import checked_json
 from firelane.weights.storage.fingerprint import FileStamp
 
@@ -89,7 +89,7 @@ class OpenedFile:
 
     path: Path
     stamp: FileStamp
-    header: Header
+    header: GgufHeader
 
 
 def open_header(path: Path) -> OpenedFile:

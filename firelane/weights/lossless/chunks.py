@@ -44,7 +44,7 @@ _LIMITS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: CHUNK_BYT
 
 
 @dataclass(frozen=True)
-class Record:
+class ChunkRecord:
     """A stored chunk: its buffers one after the other, and its entry in the chunk table."""
 
     buffers: tuple[Any, ...]
@@ -65,17 +65,17 @@ class ChunkEncoder:
     def __init__(self) -> None:
         self._compressor = zstd.ZstdCompressor(options=PARAMETERS)
 
-    def encode(self, bits: Bits) -> Record:
+    def encode(self, bits: Bits) -> ChunkRecord:
         """The compressed record of bits [n], n > 0."""
         sign_mantissa, exponent = np.empty(len(bits), np.uint8), np.empty(len(bits), np.uint8)
         split(bits, sign_mantissa, exponent)
         self._compressor.set_pledged_input_size(len(exponent))
         frame = self._compressor.compress(exponent.data, zstd.ZstdCompressor.FLUSH_FRAME)
-        return Record((sign_mantissa, frame), len(bits) + len(frame), checksum(bits))
+        return ChunkRecord((sign_mantissa, frame), len(bits) + len(frame), checksum(bits))
 
 
-def plain_record(data: Bytes) -> Record:
-    return Record((data,), len(data), checksum(data))
+def plain_record(data: Bytes) -> ChunkRecord:
+    return ChunkRecord((data,), len(data), checksum(data))
 
 
 def decode_chunk(record: Bytes, out: Bytes, *, compressed: bool, expected: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkEncoder, Record, decode_chunk
+from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkEncoder, ChunkRecord, decode_chunk
 from firelane.weights.lossless.planes import Bits
 from firelane.weights.lossless.table import ChunkTable, chunk_count
 
@@ -84,7 +84,7 @@ def decode(encoded: Encoded, *, threads: int = 1) -> NDArray[np.uint16]:
     return bits
 
 
-def encode_span(bits: Bits, chunk_bytes: int = CHUNK_BYTES) -> list[Record]:
+def encode_span(bits: Bits, chunk_bytes: int = CHUNK_BYTES) -> list[ChunkRecord]:
     """The compressed records of bits [n], contiguous."""
     encoder = ChunkEncoder()
     step = chunk_bytes // 2

@@ -40,7 +40,7 @@ class Form(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Control:
+class ControlBlock:
     """tensors: of the original file, in its header's order, begin and end counted in the original file.
     file_digest: XXH3-128 of the original file; header_digest: XXH3-64 of the packed file's length and header.
     """
@@ -76,7 +76,7 @@ class Control:
         return FIELDS.size + header_bytes + len(tensors) + ENTRY.itemsize * chunks + SEAL.size
 
     @classmethod
-    def decode(cls, path: Path, block: bytes) -> Control:
+    def decode(cls, path: Path, block: bytes) -> ControlBlock:
         """Raises CheckpointError; every figure is checked before it is used."""
         fields = _checked_fields(path, block)
         _, _, chunk_bytes, original_bytes, count, file_digest, header_digest, header_bytes = fields

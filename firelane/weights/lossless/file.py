@@ -1,4 +1,4 @@
-"""PackedFile: a packed safetensors file that presents the tensors of the file that it was made from."""
+"""LosslessFile: a packed safetensors file that presents the tensors of the file that it was made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, decode_chunk
-from firelane.weights.lossless.control import VERSION, Control, Form
+from firelane.weights.lossless.control import VERSION, ControlBlock, Form
 from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
 from firelane.weights.storage.file_bytes import FileBytes
@@ -26,10 +26,10 @@ STREAM_SUFFIX = ".firelane_lossless"
 READ_BYTES = 1 << 20  # at a time: enough for a drive, and the buffer stays in the CPU's cache
 
 
-def open_weights(path: Path, source: FileBytes | None = None) -> SafetensorsFile | PackedFile:
+def open_weights(path: Path, source: FileBytes | None = None) -> SafetensorsFile | LosslessFile:
     """The file at `path`, or whose bytes are in `source`, whichever kind it is. Raises CheckpointError."""
     file = SafetensorsFile(path, source)
-    return PackedFile(file) if is_packed(file) else file
+    return LosslessFile(file) if is_packed(file) else file
 
 
 def is_packed(file: SafetensorsFile) -> bool:
@@ -41,7 +41,7 @@ def is_packed(file: SafetensorsFile) -> bool:
     )
 
 
-class PackedFile:
+class LosslessFile:
     """Reads are safe from many threads; every chunk is checked when it is read. Where the file comes from a
     drive, more threads than cores are of use: some wait for it while others decode.
 
@@ -56,7 +56,7 @@ class PackedFile:
         self.path, self.stamp = file.path, file.stamp
         self._reader: FileBytes = file.reader
         block = self._control_block(file)
-        self.control = Control.decode(self.path, block)
+        self.control = ControlBlock.decode(self.path, block)
         digest = xxhash.xxh3_64_intdigest(len(file.header).to_bytes(8, "little") + file.header)
         if self.control.header_digest != digest:
             raise CheckpointError(f"{file.path}: header is damaged; download or pack it again")
@@ -181,7 +181,7 @@ def stored_name(name: str, form: Form) -> str:
     return name + STREAM_SUFFIX if form is Form.PLANES else name
 
 
-def _stored_tensors(file: SafetensorsFile, control: Control) -> dict[str, TensorInfo]:
+def _stored_tensors(file: SafetensorsFile, control: ControlBlock) -> dict[str, TensorInfo]:
     """The place of each original tensor. Raises CheckpointError where header and control block disagree."""
     found: dict[str, TensorInfo] = {}
     for name, info in control.tensors.items():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firelane.weights.lossless.file import PackedFile
+from firelane.weights.lossless.file import LosslessFile
 from firelane.weights.lossless.pipeline import ordered, spans
 from firelane.weights.lossless.planes import Bytes
 
 
-def original_bytes(file: PackedFile, *, threads: int) -> Iterator[bytes | Bytes]:
+def original_bytes(file: LosslessFile, *, threads: int) -> Iterator[bytes | Bytes]:
     """The file that was packed, from its first byte to its last, in pieces of a few MiB.
 
     Raises CheckpointError at the first damaged chunk. Chunks are checked here, the whole is for the caller:

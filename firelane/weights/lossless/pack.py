@@ -10,8 +10,8 @@ from pathlib import Path
 
 from firelane.errors import CheckpointError, UsageError
 from firelane.storage import read_regular
-from firelane.weights.lossless.control import Control
-from firelane.weights.lossless.file import PackedFile, is_packed, open_weights
+from firelane.weights.lossless.control import ControlBlock
+from firelane.weights.lossless.file import LosslessFile, is_packed, open_weights
 from firelane.weights.lossless.manifest import (
     CONFIG,
     MANIFEST,
@@ -22,7 +22,7 @@ from firelane.weights.lossless.manifest import (
 )
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputDirectory
-from firelane.weights.lossless.writer import FilePacker, NullSink, Rule, Sink
+from firelane.weights.lossless.writer import FilePacker, FileSink, NullSink, Rule
 from firelane.weights.progress import Progress, silent
 from firelane.weights.storage.files import weight_files
 from firelane.weights.storage.safetensors import SafetensorsFile
@@ -33,11 +33,11 @@ OTHER_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpac
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed:
+class PackResult:
     """The result of packing. controls: the control block of each weight file, by its name; kept: files that a
     run before had finished; skipped: names in the model's directory that are not part of the packed one."""
 
-    controls: Mapping[str, Control]
+    controls: Mapping[str, ControlBlock]
     packed_bytes: int
     kept: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -50,7 +50,7 @@ class Packed:
 
 def pack(
     model_dir: Path, out: Path, *, threads: int, progress: Progress = silent, rule: Rule | None = None
-) -> Packed:
+) -> PackResult:
     """Pack `model_dir` into `out`, a directory that is new, empty, or was left unfinished by the same call.
 
     Raises UsageError when both are the same or the model is packed already, CheckpointError and
@@ -61,8 +61,8 @@ def pack(
     sources = open_sources(model_dir)
     others, skipped = _carried(model_dir, sources)
     task = {"pack": {path.name: path.stat().st_size for path in [*sources, *others]}}
-    run = _Run(threads, progress, sum(f.nbytes for f in sources.values()), rule or Rule())
-    controls: dict[str, Control] = {}
+    run = _PackRun(threads, progress, sum(f.nbytes for f in sources.values()), rule or Rule())
+    controls: dict[str, ControlBlock] = {}
     kept: list[str] = []
     directory = OutputDirectory(out, marker=MARKER, task=task, is_whole=lambda: _is_packed(out, model_dir))
     with directory:
@@ -82,7 +82,7 @@ def pack(
         manifest = Manifest(config=config_text(model_dir), files=identities)
         directory.write(MANIFEST, manifest.encode())
         directory.write(CONFIG, manifest.packed_config())
-    return Packed(
+    return PackResult(
         controls=controls,
         packed_bytes=sum((out / name).stat().st_size for name in controls),
         kept=tuple(kept),
@@ -90,13 +90,13 @@ def pack(
     )
 
 
-def pack_nowhere(model_dir: Path, *, threads: int, progress: Progress = silent) -> Packed:
+def pack_nowhere(model_dir: Path, *, threads: int, progress: Progress = silent) -> PackResult:
     """All of pack's work but for the writing: for the sizes. Raises as pack does."""
     sources = open_sources(model_dir)
-    run = _Run(threads, progress, sum(f.nbytes for f in sources.values()), Rule())
+    run = _PackRun(threads, progress, sum(f.nbytes for f in sources.values()), Rule())
     sink = NullSink()
     controls = {path.name: run.pack_into(source, sink) for path, source in sources.items()}
-    return Packed(
+    return PackResult(
         controls=controls,
         packed_bytes=sink.nbytes,
         kept=(),
@@ -123,7 +123,7 @@ def config_text(model_dir: Path) -> str:
         raise CheckpointError(f"{model_dir / CONFIG}: cannot be read: {error}") from error
 
 
-class _Run:
+class _PackRun:
     """One call of pack: what its steps share."""
 
     def __init__(self, threads: int, progress: Progress, total_bytes: int, rule: Rule) -> None:
@@ -133,11 +133,11 @@ class _Run:
         self._rule = rule
         self._done_bytes = 0
 
-    def finished(self, source: SafetensorsFile, path: Path) -> Control | None:
+    def finished(self, source: SafetensorsFile, path: Path) -> ControlBlock | None:
         """The control block of `path` where that is a whole packed form of `source`: both are read."""
         with contextlib.suppress(CheckpointError):
             file = open_weights(path)
-            if isinstance(file, PackedFile) and file.control.original_header == source.header:
+            if isinstance(file, LosslessFile) and file.control.original_header == source.header:
                 advance = self._advance("check")
                 pieces = original_bytes(file, threads=self._threads)
                 decoded = FileIdentity.of_pieces(pieces, lambda piece: advance(len(piece)))
@@ -145,11 +145,11 @@ class _Run:
                     return file.control
         return None
 
-    def pack_file(self, source: SafetensorsFile, directory: OutputDirectory) -> Control:
+    def pack_file(self, source: SafetensorsFile, directory: OutputDirectory) -> ControlBlock:
         with directory.writing(source.path.name) as file:
             return self.pack_into(source, file)
 
-    def pack_into(self, source: SafetensorsFile, sink: Sink) -> Control:
+    def pack_into(self, source: SafetensorsFile, sink: FileSink) -> ControlBlock:
         try:
             fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.weights.lossless.chunks import ENTRY
-from firelane.weights.lossless.control import Control
+from firelane.weights.lossless.control import ControlBlock
 from firelane.weights.lossless.pipeline import SPAN_BYTES, ordered
 from firelane.weights.lossless.planes import count_exponents
 from firelane.weights.progress import Progress, silent
@@ -57,7 +57,7 @@ class TensorReport:
 
 
 def report(
-    model_dir: Path, controls: Mapping[str, Control], *, threads: int, progress: Progress = silent
+    model_dir: Path, controls: Mapping[str, ControlBlock], *, threads: int, progress: Progress = silent
 ) -> list[TensorReport]:
     """All tensors of a model that was packed with these control blocks, by file name. Raises
     CheckpointError.
@@ -70,7 +70,7 @@ def report(
 
 
 def _report_file(
-    source: SafetensorsFile, control: Control, *, threads: int, progress: Progress
+    source: SafetensorsFile, control: ControlBlock, *, threads: int, progress: Progress
 ) -> list[TensorReport]:
     matrices = {n: i for n, i in source.tensors.items() if _is_matrix(i)}
     tasks = [(n, first, last) for n, i in matrices.items() for first, last in _spans(i)]
@@ -124,7 +124,7 @@ def _count(source: SafetensorsFile, name: str, first: int, last: int) -> NDArray
 
 
 def _report(
-    name: str, info: TensorInfo, control: Control, parts: list[NDArray[np.int64]] | None
+    name: str, info: TensorInfo, control: ControlBlock, parts: list[NDArray[np.int64]] | None
 ) -> TensorReport:
     table, weights = control.tables[name], prod(info.shape)
     plain = TensorReport(

@@ -8,7 +8,7 @@ from pathlib import Path
 from firelane.errors import CheckpointError
 from firelane.storage import read_regular
 from firelane.weights.checkpoints.checkpoint import Checkpoint
-from firelane.weights.lossless.file import PackedFile, open_weights
+from firelane.weights.lossless.file import LosslessFile, open_weights
 from firelane.weights.lossless.manifest import (
     CONFIG,
     FileIdentity,
@@ -62,10 +62,10 @@ def open_packed(directory: Path) -> Manifest:
     return manifest
 
 
-def open_packed_file(path: Path, identity: FileIdentity) -> PackedFile:
+def open_packed_file(path: Path, identity: FileIdentity) -> LosslessFile:
     """A packed weight file of which the manifest says what it was made from. Raises CheckpointError."""
     file = open_weights(path)
-    if not isinstance(file, PackedFile):
+    if not isinstance(file, LosslessFile):
         raise CheckpointError(f"{path}: is not packed, but the manifest says so; pack the model again")
     packed = FileIdentity(file.control.original_bytes, file.control.file_digest.hex())
     check_identity(path, packed, identity)

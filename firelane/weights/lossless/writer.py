@@ -16,9 +16,9 @@ import numpy as np
 import xxhash
 
 from firelane.errors import CheckpointError
-from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, Record, plain_record
+from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkRecord, plain_record
 from firelane.weights.lossless.codec import encode_span
-from firelane.weights.lossless.control import VERSION, Control, Form
+from firelane.weights.lossless.control import VERSION, ControlBlock, Form
 from firelane.weights.lossless.file import CONTROL, FORMAT, STREAM_SUFFIX, stored_name
 from firelane.weights.lossless.pipeline import ordered, spans
 from firelane.weights.lossless.planes import Bytes
@@ -44,7 +44,7 @@ class Rule:
         return table.stored_bytes <= self.max_share * table.nbytes
 
 
-class Sink(Protocol):
+class FileSink(Protocol):
     """The place that a packed file goes to: output.OutputFile, or nowhere."""
 
     def put(self, position: int, buffers: list[Any]) -> None: ...
@@ -70,20 +70,20 @@ class _Span:
     """Encoded bytes of a tensor; `data` are the original ones."""
 
     data: Bytes
-    records: list[Record]
+    records: list[ChunkRecord]
 
 
 class FilePacker:
     """Packs the file `source`, read through its own descriptor `fd`, into a sink."""
 
-    def __init__(self, source: SafetensorsFile, fd: int, sink: Sink, *, rule: Rule) -> None:
+    def __init__(self, source: SafetensorsFile, fd: int, sink: FileSink, *, rule: Rule) -> None:
         self._source, self._fd, self._sink, self._rule = source, fd, sink, rule
         self._digest = xxhash.xxh3_128()
         self._tables: dict[str, ChunkTable] = {}
         self._places: dict[str, tuple[int, int]] = {}
         self._end = 0
 
-    def run(self, on_bytes: Callable[[int], None], *, threads: int) -> Control:
+    def run(self, on_bytes: Callable[[int], None], *, threads: int) -> ControlBlock:
         """Write the whole file; `on_bytes` is called with how many more original bytes are done.
 
         Raises CheckpointError when the file cannot be read or has names that the format needs.
@@ -165,17 +165,17 @@ class FilePacker:
         self._sink.put(self._end, buffers)
         self._end += sum(memoryview(b).nbytes for b in buffers)
 
-    def _finish(self, data_begin: int) -> Control:
+    def _finish(self, data_begin: int) -> ControlBlock:
         """Header and control block, which need the sizes of all that lies before them."""
         source, chunk_bytes = self._source, self._rule.chunk_bytes
-        control_bytes = Control.size(source.tensors, len(source.header), chunk_bytes)
+        control_bytes = ControlBlock.size(source.tensors, len(source.header), chunk_bytes)
         entries = {
             name: _entry(name, info, self._tables[name].compressed, self._places[name], data_begin)
             for name, info in source.tensors.items()
         }
         header = _header(entries, control=(self._end - data_begin, self._end - data_begin + control_bytes))
         header = (data_begin - 8).to_bytes(8, "little") + header.ljust(data_begin - 8)
-        control = Control(
+        control = ControlBlock(
             original_bytes=source.nbytes,
             original_header=source.header,
             file_digest=self._digest.digest(),

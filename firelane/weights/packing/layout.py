@@ -23,7 +23,7 @@ TABLE_ALIGNMENT_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class WeightPlace:
     """Bytes offset .. offset + nbytes - 1 of the payload; `table` is where the panel table begins, if any."""
 
     offset: int
@@ -32,10 +32,10 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class PackedLayout:
     """The places of all weights, in the plan's order."""
 
-    places: tuple[Place, ...]
+    places: tuple[WeightPlace, ...]
     payload_bytes: int
 
     @property
@@ -57,20 +57,20 @@ def table_bytes(p: PackedWeight) -> int:
     return (p.panels + 1) * np.dtype(np.uint64).itemsize
 
 
-def lay_out(placed: Sequence[PackedWeight], sizes: Sequence[int]) -> Layout:
+def lay_out(placed: Sequence[PackedWeight], sizes: Sequence[int]) -> PackedLayout:
     """ValueError where a weight of the plan cannot have its size."""
     if len(sizes) != len(placed):
         raise ValueError(f"{len(sizes)} sizes for {len(placed)} weights")
-    places: list[Place] = []
+    places: list[WeightPlace] = []
     end = 0
     for p, nbytes in zip(placed, sizes, strict=True):
         least, most = p.panel_bounds
         if not p.panels * least <= nbytes <= p.panels * most:
             raise ValueError(f"{p.weight.name} cannot have {nbytes} bytes")
         table, offset = starts_after(p, end)
-        places.append(Place(offset=offset, nbytes=nbytes, table=table))
+        places.append(WeightPlace(offset=offset, nbytes=nbytes, table=table))
         end = offset + nbytes
-    return Layout(places=tuple(places), payload_bytes=end + tail_bytes(placed))
+    return PackedLayout(places=tuple(places), payload_bytes=end + tail_bytes(placed))
 
 
 def tail_bytes(placed: Sequence[PackedWeight]) -> int:

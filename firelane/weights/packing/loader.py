@@ -18,11 +18,11 @@ from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.formats.coded_native import CodedLibrary, coded_library
 from firelane.weights.formats.formats import Format
 from firelane.weights.packing.layout import lay_out
-from firelane.weights.packing.packed import Identity, PackedWeights, open_packed
+from firelane.weights.packing.packed import PackedIdentity, PackedWeights, open_packed
 from firelane.weights.packing.packer import TASK_BYTES, Packer
 from firelane.weights.packing.plan import NO_FORMS, PackedWeight, plain_bytes, plan
 from firelane.weights.packing.seal import Seal
-from firelane.weights.packing.source import Source
+from firelane.weights.packing.source import PackedSource
 from firelane.weights.progress import Progress, silent
 from firelane.weights.storage.digests import PayloadDigests
 from firelane.weights.storage.write_behind import WriteBehind
@@ -52,7 +52,7 @@ def load_packed(
     """
     checkpoint = source if isinstance(source, Checkpoint) else _open_checkpoint(source, program)
     placed = plan(program, forms)
-    identity = Identity.of(placed, checkpoint.fingerprint)
+    identity = PackedIdentity.of(placed, checkpoint.fingerprint)
     path = cache_dir / "weights" / f"{identity.key}{SUFFIX}"
     with _cache_errors(path):
         cache_directory(path.parent)
@@ -76,16 +76,16 @@ def _open_checkpoint(directory: Path, program: Program) -> Checkpoint:
     return checkpoint
 
 
-def _open(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:
+def _open(path: Path, placed: tuple[PackedWeight, ...], identity: PackedIdentity) -> PackedWeights | None:
     """None without a seal (seal.py)."""
-    return None if Source.read(path) is None else open_packed(path, placed, identity)
+    return None if PackedSource.read(path) is None else open_packed(path, placed, identity)
 
 
 def _sealing(
     path: Path,
     placed: tuple[PackedWeight, ...],
-    identity: Identity,
-    source: Source,
+    identity: PackedIdentity,
+    source: PackedSource,
     lock: contextlib.ExitStack,
 ) -> PackedWeights:
     """The weights that were just packed. Takes the lock."""
@@ -105,15 +105,15 @@ def _pack(
     path: Path,
     checkpoint: Checkpoint,
     placed: tuple[PackedWeight, ...],
-    identity: Identity,
+    identity: PackedIdentity,
     *,
     progress: Progress,
     threads: int,
-) -> Source:
+) -> PackedSource:
     """Pack into a temporary file beside `path`, then rename it; returns what is to seal it. The caller holds
     the lock."""
     remove_leftovers(path)
-    Source.remove(path)
+    PackedSource.remove(path)
     with replacing(path) as temporary, temporary.open("x+b") as file:
         fd = file.fileno()
         _reserve(fd, plain_bytes(placed))
@@ -123,7 +123,7 @@ def _pack(
         _finish(fd, identity, placed, sizes, threads=threads)
         if not checkpoint.is_unchanged():
             raise CheckpointError(f"{checkpoint.origin}: was changed while it was packed; start again")
-    return Source(
+    return PackedSource(
         key=identity.key,
         digest=packer.read.hexdigest(),
         task_bytes=TASK_BYTES,
@@ -139,7 +139,12 @@ def _library(placed: tuple[PackedWeight, ...]) -> CodedLibrary | None:
 
 
 def _finish(
-    fd: int, identity: Identity, placed: tuple[PackedWeight, ...], sizes: tuple[int, ...], *, threads: int
+    fd: int,
+    identity: PackedIdentity,
+    placed: tuple[PackedWeight, ...],
+    sizes: tuple[int, ...],
+    *,
+    threads: int,
 ) -> None:
     """The footer behind the payload, and no reserved space behind that. Weights are hashed as they lie in the
     file: tasks write their parts in any order.

@@ -31,7 +31,7 @@ from firelane.storage import UseMark, open_own, open_regular
 from firelane.weights.formats import grouped
 from firelane.weights.formats.coded import ALIGNMENT_BYTES, decode
 from firelane.weights.formats.formats import FORMAT_VERSION
-from firelane.weights.packing.layout import Layout, Place, lay_out, table_bytes
+from firelane.weights.packing.layout import PackedLayout, WeightPlace, lay_out, table_bytes
 from firelane.weights.packing.plan import PackedWeight, plan_hash
 from firelane.weights.storage.digests import PayloadDigests
 from firelane.weights.storage.fingerprint import FileStamp
@@ -45,7 +45,7 @@ MAX_MANIFEST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class PackedIdentity:
     """The identity of a packed file: all that it is made from. Two files of the same identity hold the same
     bytes."""
 
@@ -54,7 +54,7 @@ class Identity:
     format_version: int = FORMAT_VERSION
 
     @classmethod
-    def of(cls, placed: tuple[PackedWeight, ...], fingerprint: str) -> Identity:
+    def of(cls, placed: tuple[PackedWeight, ...], fingerprint: str) -> PackedIdentity:
         return cls(fingerprint=fingerprint, plan=plan_hash(placed))
 
     @property
@@ -149,7 +149,7 @@ class PackedWeights:
     def __repr__(self) -> str:
         return f"PackedWeights({str(self.path)!r}, {self.nbytes / 1e9:.2f} GB, closed={self._bytes is None})"
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> WeightPlace:
         return self._places[name][1]
 
     def _payload(self) -> NDArray[np.uint8]:
@@ -162,11 +162,13 @@ class PackedWeights:
 class Contents:
     """The contents of a manifest: where the weights lie, and what digests they had."""
 
-    layout: Layout
+    layout: PackedLayout
     digests: PayloadDigests
 
 
-def open_packed(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:
+def open_packed(
+    path: Path, placed: tuple[PackedWeight, ...], identity: PackedIdentity
+) -> PackedWeights | None:
     """The weights in `path`, or None when there is no such file, it cannot be read, others may have written
     it, or it is not exactly what it should be, as far as that can be told without reading all of it.
     """
@@ -199,7 +201,7 @@ def is_intact(path: Path) -> bool:
     )
 
 
-def _read_contents(file: BinaryIO, placed: tuple[PackedWeight, ...], identity: Identity) -> Contents:
+def _read_contents(file: BinaryIO, placed: tuple[PackedWeight, ...], identity: PackedIdentity) -> Contents:
     """ValueError when the file is not of this identity, or damaged."""
     footer, length = _read_footer(file)
     manifest = _manifest(footer[:length])
@@ -250,7 +252,7 @@ def _table(data: NDArray[np.uint8], p: PackedWeight, at: int) -> NDArray[np.uint
     return data[at : at + table_bytes(p)].view(np.uint64)
 
 
-def _tables_are_good(data: NDArray[np.uint8], placed: tuple[PackedWeight, ...], layout: Layout) -> bool:
+def _tables_are_good(data: NDArray[np.uint8], placed: tuple[PackedWeight, ...], layout: PackedLayout) -> bool:
     """Whether every panel begins and ends where one can."""
     for p, place in zip(placed, layout.places, strict=True):
         if place.table is None:

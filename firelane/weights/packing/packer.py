@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.native.pages import PageCache
+from firelane.native.pages import PageCacheFile
 from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.formats.coded import Bytes
@@ -28,7 +28,7 @@ from firelane.weights.formats.grouped import encode as encode_grouped
 from firelane.weights.formats.grouped import fitted
 from firelane.weights.packing.panels import Run, encode_run, is_finite
 from firelane.weights.packing.pieces import read_codes, read_piece
-from firelane.weights.packing.placer import Placer, Task, tasks
+from firelane.weights.packing.placer import PackTask, Placer, tasks
 from firelane.weights.packing.plan import PackedWeight, plain_bytes
 from firelane.weights.packing.source import MOST_ITEM_BYTES, ReadDigest, reads_of
 from firelane.weights.progress import Progress
@@ -57,7 +57,7 @@ class Packer:
         self._encoded: SimpleQueue[Bytes] = SimpleQueue()  # what it is encoded into, for those that compute
         self._total_bytes = self._done_bytes = 0
         self._lock = Lock()
-        self._page_cache = PageCache(fd)
+        self._page_cache = PageCacheFile(fd)
         self.read = ReadDigest()
 
     def run(self, placed: tuple[PackedWeight, ...], *, threads: int) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class Packer:
                 raise
         return self._placer.sizes
 
-    def _run_task(self, task: Task) -> None:
+    def _run_task(self, task: PackTask) -> None:
         try:
             self._pack(task)
         except BaseException as error:
@@ -97,7 +97,7 @@ class Packer:
             self._done_bytes += p.plain_bytes // p.panels * (task.last - task.first)
             self._progress(STAGE, self._done_bytes, self._total_bytes, "B")
 
-    def _pack(self, task: Task) -> None:
+    def _pack(self, task: PackTask) -> None:
         memory = self._read.get()
         try:
             encode = self._encoder(task, memory)
@@ -106,7 +106,7 @@ class Packer:
         finally:
             self._read.put(memory)
 
-    def _write_encoded(self, task: Task, encode: Encoder) -> None:
+    def _write_encoded(self, task: PackTask, encode: Encoder) -> None:
         buffer = self._encoded.get()
         try:
             data, ends = encode(buffer)
@@ -118,7 +118,7 @@ class Packer:
         finally:
             self._encoded.put(buffer)
 
-    def _encoder(self, task: Task, memory: Bytes) -> Encoder:
+    def _encoder(self, task: PackTask, memory: Bytes) -> Encoder:
         """Reads what the task needs, into `memory` if that has any bytes."""
         if not task.packed.is_matrix:
             vector = self._vector(task)
@@ -129,7 +129,7 @@ class Packer:
         return partial(self._encode, task, pieces, run)
 
     def _encode(
-        self, task: Task, pieces: list[Piece], run: Run, buffer: Bytes
+        self, task: PackTask, pieces: list[Piece], run: Run, buffer: Bytes
     ) -> tuple[NDArray[Any], NDArray[np.uint64]]:
         try:
             ends = encode_run(run, task.packed.format, buffer, self._library)
@@ -139,7 +139,7 @@ class Packer:
             raise
         return buffer[: int(ends[-1])], ends
 
-    def _grouped(self, task: Task) -> Encoder:
+    def _grouped(self, task: PackTask) -> Encoder:
         """An encoder of panels of the checkpoint's own codes."""
         p, grouping = task.packed, task.packed.format.grouping
         assert grouping is not None
@@ -157,7 +157,7 @@ class Packer:
         return partial(self._encode_grouped, task, reads[0][1].tensor, stacked(spans), rows)
 
     def _encode_grouped(
-        self, task: Task, tensor: str, codes: Codes, rows: NDArray[np.int64], buffer: Bytes
+        self, task: PackTask, tensor: str, codes: Codes, rows: NDArray[np.int64], buffer: Bytes
     ) -> tuple[NDArray[Any], NDArray[np.uint64]]:
         try:
             size = self._encode_groups(codes, rows, task.packed.format, buffer)
@@ -174,7 +174,7 @@ class Packer:
         out[: len(data)] = data
         return len(data)
 
-    def _run_of(self, task: Task, memory: Bytes) -> tuple[list[Piece], Run]:
+    def _run_of(self, task: PackTask, memory: Bytes) -> tuple[list[Piece], Run]:
         """Reads what the task needs of each piece, in one go where it is in one place. memory: to read into;
         of no bytes: wherever they are."""
         p = task.packed
@@ -189,7 +189,7 @@ class Packer:
         part = np.searchsorted(starts, wanted, side="right") - 1
         return [piece for _, piece, _ in reads], Run(spans=tuple(spans), part=part, row=wanted - starts[part])
 
-    def _vector(self, task: Task) -> NDArray[Any]:
+    def _vector(self, task: PackTask) -> NDArray[Any]:
         parts: list[NDArray[Any]] = []
         for number, (_, piece, rows) in enumerate(reads_of(task)):
             values = self._values(task, number, piece, rows)
@@ -198,7 +198,7 @@ class Packer:
         return pack(np.concatenate(parts), task.packed.format, gated=task.packed.gated)
 
     def _values(
-        self, task: Task, part: int, piece: Piece, rows: range, room: ReadBuffer | None = None
+        self, task: PackTask, part: int, piece: Piece, rows: range, room: ReadBuffer | None = None
     ) -> NDArray[Any]:
         values = read_piece(self._checkpoint, piece, rows, room)
         self.read.add(task, part, values)
@@ -215,23 +215,23 @@ def not_finite(checkpoint: Checkpoint, tensor: str) -> CheckpointError:
     )
 
 
-def _read_bytes(task: Task) -> int:
+def _read_bytes(task: PackTask) -> int:
     """Memory for all that a task reads at a time; vectors are read wherever they are."""
     return sum(map(ReadBuffer.memory_bytes, _sizes(task))) if task.packed.is_matrix else 0
 
 
-def _rooms(task: Task, memory: Bytes) -> list[ReadBuffer]:
+def _rooms(task: PackTask, memory: Bytes) -> list[ReadBuffer]:
     """A part of the memory for each of the task's reads."""
     sizes = _sizes(task)
     begins = accumulate(map(ReadBuffer.memory_bytes, sizes), initial=0)
     return [ReadBuffer(size, memory[begin:]) for begin, size in zip(begins, sizes, strict=False)]
 
 
-def _sizes(task: Task) -> list[int]:
+def _sizes(task: PackTask) -> list[int]:
     return [MOST_ITEM_BYTES * len(rows) * piece.width for _, piece, rows in reads_of(task)]
 
 
-def _most_bytes(task: Task) -> int:
+def _most_bytes(task: PackTask) -> int:
     return task.packed.panel_bounds[1] * (task.last - task.first)
 
 

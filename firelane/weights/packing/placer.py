@@ -15,7 +15,7 @@ from firelane.weights.packing.plan import PackedWeight
 
 
 @dataclass(frozen=True)
-class Task:
+class PackTask:
     """Panels first .. last - 1 of a weight; `number` counts the tasks of a plan from 0."""
 
     number: int
@@ -42,13 +42,13 @@ class _Weight:
     ends: list[NDArray[np.uint64]] = field(default_factory=list[NDArray[np.uint64]])
 
 
-def tasks(placed: tuple[PackedWeight, ...], task_bytes: int) -> Iterator[Task]:
+def tasks(placed: tuple[PackedWeight, ...], task_bytes: int) -> Iterator[PackTask]:
     """About task_bytes of the plain form each, at least a panel."""
     number = 0
     for p in placed:
         step = max(1, task_bytes // (p.plain_bytes // p.panels))
         for first in range(0, p.panels, step):
-            yield Task(number, p, first, min(first + step, p.panels))
+            yield PackTask(number, p, first, min(first + step, p.panels))
             number += 1
 
 
@@ -67,7 +67,7 @@ class Placer:
         self._sizes: list[int] = []
 
     @contextmanager
-    def turn(self, task: Task) -> Generator[None]:
+    def turn(self, task: PackTask) -> Generator[None]:
         """Waits until all tasks before have had their turns begin, and there is room. Raises what fail() was
         told."""
         with self._turn:
@@ -81,7 +81,7 @@ class Placer:
                 self._ended += 1
                 self._turn.notify_all()
 
-    def place(self, task: Task, ends: NDArray[np.uint64]) -> Placed:
+    def place(self, task: PackTask, ends: NDArray[np.uint64]) -> Placed:
         """Waits until all tasks before have their places. `ends`: where each panel of the task ends, counted
         from the first one's beginning. Raises what fail() was told.
         """
@@ -108,7 +108,7 @@ class Placer:
         """Sizes of the weights, when all their tasks were placed."""
         return tuple(self._sizes)
 
-    def _place(self, task: Task, ends: NDArray[np.uint64]) -> Placed:
+    def _place(self, task: PackTask, ends: NDArray[np.uint64]) -> Placed:
         p = task.packed
         if task.first == 0:
             table_offset, self._end = starts_after(p, self._end)

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from firelane.errors import CacheError
 from firelane.storage import sync_directory
-from firelane.weights.packing.source import Source
+from firelane.weights.packing.source import PackedSource
 
 
 class Seal:
     """The sealing of one file, in a thread that outlives its maker's. lock: given up when it has ended; no
     other process packs the same meanwhile. A file that the drive did not take is removed."""
 
-    def __init__(self, path: Path, source: Source, lock: contextlib.ExitStack) -> None:
+    def __init__(self, path: Path, source: PackedSource, lock: contextlib.ExitStack) -> None:
         """Raises OSError."""
         self._path, self._source, self._failure = path, source, ""
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -24,7 +24,7 @@ from firelane.storage import sync_directory
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.formats.formats import PANEL_ROWS, source_rows
 from firelane.weights.packing.pieces import contiguous, read_codes, read_piece
-from firelane.weights.packing.placer import Task, tasks
+from firelane.weights.packing.placer import PackTask, tasks
 from firelane.weights.packing.plan import PackedWeight
 from firelane.weights.storage import checked_json
 from firelane.weights.storage.fingerprint import FileStamp
@@ -35,7 +35,7 @@ MOST_ITEM_BYTES = 4
 Stamps = dict[str, FileStamp]
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PackedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The source of what was packed under `key`. digest: ReadDigest of tasks of task_bytes. stamps: by file
     name, of each checkpoint that was found to be it, the newest last. model: the directory of the first
     one."""
@@ -47,7 +47,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: str = ""
 
     @classmethod
-    def read(cls, packed: Path) -> Source | None:
+    def read(cls, packed: Path) -> PackedSource | None:
         """That of a packed file; None where there is no valid one."""
         found = checked_json.read(_path(packed), cls)
         return found if found is not None and found.key == packed.stem else None
@@ -75,7 +75,7 @@ class ReadDigest:
         self._lock = Lock()
         self._sum = 0
 
-    def add(self, task: Task, part: int, values: NDArray[Any]) -> None:
+    def add(self, task: PackTask, part: int, values: NDArray[Any]) -> None:
         """`part` counts what the task reads."""
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         found = xxhash.xxh3_64_intdigest(data, seed=(task.number << 20) + part)
@@ -86,7 +86,7 @@ class ReadDigest:
         return f"{self._sum:016x}"
 
 
-def reads_of(task: Task) -> list[tuple[int, Piece, range]]:
+def reads_of(task: PackTask) -> list[tuple[int, Piece, range]]:
     """Which rows of which pieces a task needs, and the first row of each in the weight."""
     p = task.packed
     if not p.is_matrix:
@@ -96,7 +96,7 @@ def reads_of(task: Task) -> list[tuple[int, Piece, range]]:
 
 
 def read_rows(
-    checkpoint: Checkpoint, task: Task, piece: Piece, rows: range, buffer: ReadBuffer | None = None
+    checkpoint: Checkpoint, task: PackTask, piece: Piece, rows: range, buffer: ReadBuffer | None = None
 ) -> NDArray[Any]:
     """Numbers of these rows that are digested: as read_piece(), of codes their bytes."""
     if task.packed.format.grouping is not None:
@@ -113,7 +113,7 @@ def is_source(
     """Whether `packed` was made of this very checkpoint. Where its stamps do not tell, all of it is read,
     unless it is `stopped`, and they are noted. Raises CheckpointError where it cannot be read.
     """
-    source, stamps = Source.read(packed), checkpoint.stamps
+    source, stamps = PackedSource.read(packed), checkpoint.stamps
     if source is None or source.knows(stamps) or not checkpoint.is_sampled:
         return source is not None
     digest, todo = ReadDigest(), [(task, reads_of(task)) for task in tasks(placed, source.task_bytes)]

@@ -14,7 +14,7 @@ from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Weight
 from firelane.weights.checkpoints.checkpoint import Checkpoint
-from firelane.weights.quantizing.parts import Part, parts_of
+from firelane.weights.quantizing.parts import QuantizedPart, parts_of
 from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.quantizing.targets import find_targets
 from firelane.weights.storage.files import SINGLE
@@ -30,11 +30,11 @@ class Matrix:
     weight: Weight
     first: int
     shape: tuple[int, int]
-    parts: Mapping[str, Part]
+    parts: Mapping[str, QuantizedPart]
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTensor:
     """A tensor that stays as it is, or rounded to bf16. stored: the name that it is published by."""
 
     name: str
@@ -50,7 +50,7 @@ class Plan:
     says of the codes."""
 
     scheme: Scheme
-    files: Mapping[str, Sequence[Matrix | Kept]]
+    files: Mapping[str, Sequence[Matrix | KeptTensor]]
     config: Mapping[str, Any]
 
     @property
@@ -58,8 +58,8 @@ class Plan:
         return (entry for file in self.files.values() for entry in file if isinstance(entry, Matrix))
 
     @property
-    def kept(self) -> Iterator[Kept]:
-        return (entry for file in self.files.values() for entry in file if isinstance(entry, Kept))
+    def kept(self) -> Iterator[KeptTensor]:
+        return (entry for file in self.files.values() for entry in file if isinstance(entry, KeptTensor))
 
 
 def make_plan(
@@ -68,7 +68,7 @@ def make_plan(
     """program: with all recipes; fitted: with those of the checkpoint. keep: patterns of modules that stay as
     they are. Raises UsageError for a pattern that matches none, or where nothing is left to be quantised."""
     planner = _Planner(program, fitted, checkpoint, scheme, keep)
-    files: dict[str, list[Matrix | Kept]] = {}
+    files: dict[str, list[Matrix | KeptTensor]] = {}
     paths = checkpoint.contents()
     for number, (path, names) in enumerate(paths.items(), start=1):
         new = _file_name(path, number, len(paths))
@@ -96,13 +96,13 @@ class _Planner:
         self.weight_of = {piece.tensor: w for w in self.fitted.weights for piece in w.pieces}
         self.recipes_of = {w.name: (w.pieces, *w.others) for w in self.program.weights}
 
-    def entries(self, name: str) -> Iterator[Matrix | Kept]:
+    def entries(self, name: str) -> Iterator[Matrix | KeptTensor]:
         """Matrices of a tensor, or the reason for which it is kept."""
         shape = self.checkpoint.shape(name) or ()
         why = self._why_kept(name, shape)
         stored = self.checkpoint.published(name)
         if why or name not in self.targets:
-            yield Kept(name, stored, self.checkpoint.dtype(name), shape, why)
+            yield KeptTensor(name, stored, self.checkpoint.dtype(name), shape, why)
         elif len(shape) == 2:
             weight = Weight.stored(name, shape, DType.BF16)
             yield self._matrix(stored, weight, 0, (shape[0], shape[1]))
@@ -151,7 +151,7 @@ class _Planner:
         ignored = [_module(e.stored) for e in kept] + ([] if heads else [HEAD])
         return ["Linear", *heads], list(dict.fromkeys(ignored))
 
-    def _is_module(self, kept: Kept) -> bool:
+    def _is_module(self, kept: KeptTensor) -> bool:
         return (len(kept.shape) == 2 and kept.stored.endswith(".weight")) or kept.name in self.targets
 
 
@@ -174,10 +174,10 @@ def _file_name(path: Path, number: int, count: int) -> str:
     return SINGLE if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
 
 
-def tensors_of(entry: Matrix | Kept) -> Iterator[tuple[str, Part]]:
+def tensors_of(entry: Matrix | KeptTensor) -> Iterator[tuple[str, QuantizedPart]]:
     """The tensors of a file that an entry becomes, by name."""
-    if isinstance(entry, Kept):
-        yield entry.stored, Part(entry.dtype, entry.shape)
+    if isinstance(entry, KeptTensor):
+        yield entry.stored, QuantizedPart(entry.dtype, entry.shape)
         return
     for part, info in entry.parts.items():
         yield f"{entry.module}.{part}", info

@@ -42,7 +42,7 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class QuantizeReport(msgspec.Struct, frozen=True, kw_only=True):
     """files: by name those that are finished. relative_error: of all matrices together."""
 
     format: str

@@ -23,8 +23,8 @@ from firelane.weights.lossless.manifest import BLOCK, CONFIG, MANIFEST
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.pack import OTHER_WEIGHTS
 from firelane.weights.progress import Progress, silent
-from firelane.weights.quantize.plan import Kept, Matrix, Plan, make_plan, tensors_of
-from firelane.weights.quantize.report import NAME, FileReport, Report, overall_error
+from firelane.weights.quantize.plan import KeptTensor, Matrix, Plan, make_plan, tensors_of
+from firelane.weights.quantize.report import NAME, FileReport, QuantizeReport, overall_error
 from firelane.weights.quantize.writer import FileQuantizer, make_header
 from firelane.weights.quantizing.schemes import KEY, Scheme
 from firelane.weights.storage.files import INDEX
@@ -45,7 +45,7 @@ def quantize(
     keep: Sequence[str] = (),
     threads: int = 2,
     progress: Progress = silent,
-) -> Report:
+) -> QuantizeReport:
     """Write `out`, a directory that is new, empty, or was left unfinished by the same call. program: of the
     model in `model_dir`, with matrices in bf16.
 
@@ -67,7 +67,7 @@ def quantize(
         "plan": hashlib.sha256(config).hexdigest(),
     }
     with OutputDirectory(out, marker=MARKER, task=task, is_whole=lambda: False) as directory:
-        report = _Run(checkpoint, plan, directory, threads, progress).files()
+        report = _QuantizeRun(checkpoint, plan, directory, threads, progress).files()
         for path in _carried(model_dir):
             directory.write(path.name, read_regular(path, MAX_BYTES))
         if len(plan.files) > 1 or (model_dir / INDEX).is_file():
@@ -76,7 +76,7 @@ def quantize(
     return report
 
 
-class _Run:
+class _QuantizeRun:
     """One call of quantize: its files, one after the other."""
 
     def __init__(
@@ -93,7 +93,7 @@ class _Run:
         self._done = 0
         self._reports: dict[str, FileReport] = {}
 
-    def files(self) -> Report:
+    def files(self) -> QuantizeReport:
         before = _read_report(self._directory.path)
         quantizer = FileQuantizer(self._checkpoint, self._plan.scheme, self._advance())
         for name, entries in self._plan.files.items():
@@ -107,16 +107,16 @@ class _Run:
             self._directory.write(NAME, self._report().encode())
         return self._report()
 
-    def _is_finished(self, name: str, entries: Sequence[Matrix | Kept]) -> bool:
+    def _is_finished(self, name: str, entries: Sequence[Matrix | KeptTensor]) -> bool:
         """Whether a run before has written this file. A file under its name is whole."""
         header, path = make_header(entries), self._directory.path / name
         with contextlib.suppress(OSError), path.open("rb") as file:
             return path.stat().st_size == header.nbytes and file.read(len(header.data)) == header.data
         return False
 
-    def _report(self) -> Report:
+    def _report(self) -> QuantizeReport:
         matrices = [m for file in self._reports.values() for m in file.matrices]
-        return Report(
+        return QuantizeReport(
             format=self._plan.scheme.name,
             files=dict(self._reports),
             original_bytes=self._checkpoint.nbytes,
@@ -131,14 +131,14 @@ class _Run:
         return on_numbers
 
 
-def _numbers(entries: Sequence[Matrix | Kept]) -> int:
+def _numbers(entries: Sequence[Matrix | KeptTensor]) -> int:
     return sum(prod(entry.shape) for entry in entries)
 
 
 def _read_report(directory: Path) -> Mapping[str, FileReport]:
     """Files that a run before has finished."""
     try:
-        return msgspec.json.decode(read_regular(directory / NAME, MAX_BYTES), type=Report).files
+        return msgspec.json.decode(read_regular(directory / NAME, MAX_BYTES), type=QuantizeReport).files
     except (OSError, msgspec.DecodeError):
         return {}
 

@@ -17,7 +17,7 @@ from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless.output import OutputFile
 from firelane.weights.lossless.pipeline import ordered
 from firelane.weights.packing.pieces import read_piece
-from firelane.weights.quantize.plan import Kept, Matrix, tensors_of
+from firelane.weights.quantize.plan import KeptTensor, Matrix, tensors_of
 from firelane.weights.quantize.report import Errors, FileReport, KeptReport, MatrixReport, sums_of
 from firelane.weights.quantizing.native import quantize_library
 from firelane.weights.quantizing.parts import quantize_rows
@@ -44,7 +44,7 @@ class Header:
 class _Task:
     """Rows (of a kept tensor: elements) first .. last - 1."""
 
-    entry: Matrix | Kept
+    entry: Matrix | KeptTensor
     first: int
     last: int
 
@@ -57,7 +57,7 @@ class _Done:
     sums: tuple[float, float, float, float] | None = None
 
 
-def make_header(entries: Sequence[Matrix | Kept]) -> Header:
+def make_header(entries: Sequence[Matrix | KeptTensor]) -> Header:
     """The header of a file that holds these entries, one after the other."""
     tensors: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at, offsets = 0, dict[str, int]()
@@ -79,7 +79,7 @@ class FileQuantizer:
     def __init__(self, checkpoint: Checkpoint, scheme: Scheme, on_numbers: Callable[[int], None]) -> None:
         self._checkpoint, self._scheme, self._on_numbers = checkpoint, scheme, on_numbers
 
-    def write(self, entries: Sequence[Matrix | Kept], out: OutputFile, *, threads: int) -> FileReport:
+    def write(self, entries: Sequence[Matrix | KeptTensor], out: OutputFile, *, threads: int) -> FileReport:
         """Raises CheckpointError for weights that are not finite, OSError when the disk is full."""
         header, errors = make_header(entries), dict[str, Errors]()
         out.reserve(header.nbytes)
@@ -95,13 +95,15 @@ class FileQuantizer:
         return FileReport(
             matrices=[_report(e, errors[e.module]) for e in entries if isinstance(e, Matrix)],
             kept=[
-                KeptReport(name=e.stored, dtype=e.dtype, why=e.why) for e in entries if isinstance(e, Kept)
+                KeptReport(name=e.stored, dtype=e.dtype, why=e.why)
+                for e in entries
+                if isinstance(e, KeptTensor)
             ],
             nbytes=header.nbytes,
         )
 
     def _run(self, task: _Task) -> _Done:
-        if isinstance(task.entry, Kept):
+        if isinstance(task.entry, KeptTensor):
             values = self._checkpoint.elements(task.entry.name, task.first, task.last)
             return _Done(task, {task.entry.stored: np.ascontiguousarray(values)})
         matrix = task.entry
@@ -124,14 +126,14 @@ class FileQuantizer:
 
     def _first(self, task: _Task, tensor: str) -> int:
         """The first row of a tensor that a task makes."""
-        if isinstance(task.entry, Kept) or not self._grows(tensor):
+        if isinstance(task.entry, KeptTensor) or not self._grows(tensor):
             return task.first
         tall = self._scheme.block[0] if self._scheme.block and tensor.endswith("weight_scale") else 1
         return task.first // tall
 
     def _steps(self, task: _Task, tensor: str) -> int:
         """Rows of a tensor that a task makes."""
-        if isinstance(task.entry, Kept) or not self._grows(tensor):
+        if isinstance(task.entry, KeptTensor) or not self._grows(tensor):
             return task.last - task.first
         tall = self._scheme.block[0] if self._scheme.block and tensor.endswith("weight_scale") else 1
         return -(-(task.last - task.first) // tall)
@@ -141,9 +143,9 @@ class FileQuantizer:
         return not tensor.endswith(ROWLESS)
 
 
-def _tasks(entries: Sequence[Matrix | Kept]) -> Iterator[_Task]:
+def _tasks(entries: Sequence[Matrix | KeptTensor]) -> Iterator[_Task]:
     for entry in entries:
-        if isinstance(entry, Kept):
+        if isinstance(entry, KeptTensor):
             size, step = prod(entry.shape), SPAN_NUMBERS
         else:
             size, step = entry.shape[0], max(1, SPAN_NUMBERS // entry.shape[1] // SPAN_ROWS) * SPAN_ROWS

@@ -20,7 +20,7 @@ from firelane.weights.formats.codebooks import E4M3, Codebook
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.numbers import unpacked
-from firelane.weights.quantized.stored import Stored
+from firelane.weights.quantized.stored import CodedPart
 
 F32 = NDArray[np.float32]
 Order = NDArray[np.int64]
@@ -69,14 +69,14 @@ class Scaled(Coded):
     """codes [.., n, k] of bytes (fp8 or int8), and a scale for each block of them: one for all, one a row,
     one for some neighbours of a row, or one for some rows and columns, the last of which may be cut off."""
 
-    stored: Stored
-    scales: Stored
-    zeros: Stored | None
+    stored: CodedPart
+    scales: CodedPart
+    zeros: CodedPart | None
     block: tuple[int, int]
 
     @classmethod
     def find(
-        cls, codes: Stored, scales: Stored, zeros: Stored | None, block: tuple[int, int] | None
+        cls, codes: CodedPart, scales: CodedPart, zeros: CodedPart | None, block: tuple[int, int] | None
     ) -> Scaled:
         """Raises CheckpointError where scales do not fit."""
         n, k = codes.shape[-2:]
@@ -122,7 +122,7 @@ class Scaled(Coded):
             numbers = numbers - self._spread(self.zeros, matrix, first, last)
         return numbers * self._spread(self.scales, matrix, first, last)
 
-    def _spread(self, stored: Stored, matrix: int, first: int, last: int, group: int = 1) -> F32:
+    def _spread(self, stored: CodedPart, matrix: int, first: int, last: int, group: int = 1) -> F32:
         """The scale (or zero point) of each number's block, or of each `group` of neighbours."""
         n, k = self.shape[-2:]
         down, across = _grid(stored, n)
@@ -133,7 +133,7 @@ class Scaled(Coded):
         return np.ascontiguousarray(rows[:, np.arange(0, k, group) // wide])
 
 
-def _grid(scales: Stored, n: int) -> tuple[int, int]:
+def _grid(scales: CodedPart, n: int) -> tuple[int, int]:
     """Rows and columns of blocks."""
     if len(scales.shape) >= 2:
         return scales.shape[-2], scales.shape[-1]
@@ -141,7 +141,7 @@ def _grid(scales: Stored, n: int) -> tuple[int, int]:
     return (count, 1) if count == n else (1, count)
 
 
-def _block(codes: Stored, size: int, count: int, known: int) -> int:
+def _block(codes: CodedPart, size: int, count: int, known: int) -> int:
     """The number of neighbours, of `size`, that share one of `count` scales."""
     if known and -(-size // known) == count:
         return known
@@ -170,9 +170,9 @@ class Packed(Coded):
     their range; scales [n, groups]; zero points [n * bits / 32, groups] packed along the rows. order: the
     group of each input, None: neighbours."""
 
-    stored: Stored
-    scales: Stored
-    zeros: Stored | None
+    stored: CodedPart
+    scales: CodedPart
+    zeros: CodedPart | None
     bits: int
     shape: tuple[int, ...]
     order: Order | None = None
@@ -273,7 +273,7 @@ def _with_minima(bits: int, scale_dtype: str) -> Format | None:
     return Format.PANEL_INT4_MIN if bits == 4 else Format.PANEL_INT8_MIN
 
 
-def awq(codes: Stored, scales: Stored, zeros: Stored) -> Coded:
+def awq(codes: CodedPart, scales: CodedPart, zeros: CodedPart) -> Coded:
     """codes [k, n / 8], zero points [groups, n / 8], scales [groups, n]."""
     k, n = codes.shape[0], codes.shape[1] * 8
     _check_groups(codes, k, n, scales, zeros, n // 8)
@@ -289,7 +289,12 @@ def awq(codes: Stored, scales: Stored, zeros: Stored) -> Coded:
 
 
 def gptq(
-    codes: Stored, scales: Stored, zeros: Stored, order: Stored | None, bits: int, zero_offset: int
+    codes: CodedPart,
+    scales: CodedPart,
+    zeros: CodedPart,
+    order: CodedPart | None,
+    bits: int,
+    zero_offset: int,
 ) -> Coded:
     """codes [k * bits / 32, n], packed along the inputs; zero points [groups, n * bits / 32]."""
     k, n = codes.shape[0] * 32 // bits, codes.shape[1]
@@ -304,7 +309,7 @@ def gptq(
     return Transposed((n, k), bits, scales.shape[0], scales.dtype, whole, groups)
 
 
-def read_order(stored: Stored | None, k: int, groups: int) -> Order | None:
+def read_order(stored: CodedPart | None, k: int, groups: int) -> Order | None:
     """The group of each of k inputs; None where all groups are neighbours. Raises CheckpointError."""
     if stored is None:
         return None
@@ -316,7 +321,7 @@ def read_order(stored: Stored | None, k: int, groups: int) -> Order | None:
     return None if np.array_equal(order, np.arange(k) // (k // groups)) else order
 
 
-def _check_groups(codes: Stored, k: int, n: int, scales: Stored, zeros: Stored, packed: int) -> None:
+def _check_groups(codes: CodedPart, k: int, n: int, scales: CodedPart, zeros: CodedPart, packed: int) -> None:
     groups = scales.shape[0]
     if scales.shape != (groups, n) or zeros.shape != (groups, packed) or not groups or k % groups:
         raise CheckpointError(

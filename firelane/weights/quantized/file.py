@@ -20,11 +20,11 @@ from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.coded import Coded, Packed, Scaled, awq, gptq, read_order
 from firelane.weights.quantized.float4 import Blocks, Float4
 from firelane.weights.quantized.settings import Settings
-from firelane.weights.quantized.stored import Stored, TensorFile
+from firelane.weights.quantized.stored import CodedPart, TensorFile
 from firelane.weights.storage.reader import ReadBuffer
 from firelane.weights.storage.safetensors import TensorInfo
 
-Parts = Mapping[str, Stored]
+Parts = Mapping[str, CodedPart]
 SUFFIX = re.compile(
     r"(?P<base>.*?)(?:\.(?P<part>weight|weight_scale_inv|weight_scale|weight_scale_2|weight_packed|weight_shape"
     r"|weight_zero_point|weight_global_scale|weight_g_idx|activation_scale|input_scale|input_global_scale"
@@ -159,15 +159,15 @@ class QuantizedTensors:
             return self._kept[name, matrix]
 
 
-def _grouped(files: Iterable[TensorFile]) -> dict[str, dict[str, Stored]]:
+def _grouped(files: Iterable[TensorFile]) -> dict[str, dict[str, CodedPart]]:
     """Parts by the name that they have in common; a weight alone is no group."""
-    groups: dict[str, dict[str, Stored]] = {}
+    groups: dict[str, dict[str, CodedPart]] = {}
     for file in files:
         for name in file.tensors:
             match = SUFFIX.fullmatch(name)
             if match is not None:
                 part = match["part"] or f"_{match['block']}"
-                groups.setdefault(match["base"], {})[part] = Stored(file, name)
+                groups.setdefault(match["base"], {})[part] = CodedPart(file, name)
     return {base: parts for base, parts in groups.items() if set(parts) != {"weight"}}
 
 
@@ -230,7 +230,7 @@ def _of_blocks(base: str, parts: Parts, _: Settings) -> tuple[str, Coded]:
     return base, Blocks(codes, scales)
 
 
-def _part(base: str, parts: Parts, key: str) -> Stored:
+def _part(base: str, parts: Parts, key: str) -> CodedPart:
     if key not in parts:
         raise CheckpointError(f"tensor {base}.{key} is missing")
     return parts[key]

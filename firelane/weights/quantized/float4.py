@@ -13,7 +13,7 @@ from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.coded import F32, Coded
 from firelane.weights.quantized.numbers import E2M1, e8m0, nibbles
-from firelane.weights.quantized.stored import Stored
+from firelane.weights.quantized.stored import CodedPart
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Float4(Coded):
     powers of two (MXFP4, `power`), or fp8 times (or divided by) one number for the matrix (NVFP4).
     """
 
-    stored: Stored
-    scales: Stored
+    stored: CodedPart
+    scales: CodedPart
     shape: tuple[int, ...]
     power: bool
-    factor: Stored | None = None
+    factor: CodedPart | None = None
     divides: bool = False
 
     @property
@@ -60,8 +60,8 @@ class Blocks(Coded):
     """gpt-oss: four-bit floats [experts, n, groups, 16], scales [experts, n, groups]; they stand for the
     tensor [experts, k, n] of the bf16 checkpoint, whose rows are inputs."""
 
-    stored: Stored
-    scales: Stored
+    stored: CodedPart
+    scales: CodedPart
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Stored: one tensor of a file, by the name that it has there."""
+"""CodedPart: one tensor of a file, by the name that it has there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TensorFile(Protocol):
 
 
 @dataclass(frozen=True)
-class Stored:
+class CodedPart:
     """A part of a coded matrix."""
 
     file: TensorFile

@@ -21,7 +21,7 @@ F32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Part:
+class QuantizedPart:
     """A tensor behind the module's name: dtype as safetensors names it, shape of the whole matrix's."""
 
     dtype: str
@@ -29,7 +29,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Rows:
+class QuantizedRows:
     """Some rows of a matrix, quantised: those of each part that grows with the rows, and in float32 the
     numbers that they stand for."""
 
@@ -37,24 +37,27 @@ class Rows:
     values: F32
 
 
-def parts_of(scheme: Scheme, n: int, k: int) -> dict[str, Part]:
+def parts_of(scheme: Scheme, n: int, k: int) -> dict[str, QuantizedPart]:
     """Tensors that a matrix [n, k] is stored as."""
     if scheme.numbers == "int":
         return {
-            "weight_packed": Part("I32", (n, -(-k * scheme.bits // 32))),
-            "weight_scale": Part("BF16", (n, k // scheme.group if scheme.group else 1)),
-            "weight_shape": Part("I64", (2,)),
+            "weight_packed": QuantizedPart("I32", (n, -(-k * scheme.bits // 32))),
+            "weight_scale": QuantizedPart("BF16", (n, k // scheme.group if scheme.group else 1)),
+            "weight_shape": QuantizedPart("I64", (2,)),
         }
     if scheme.numbers == "e2m1":
         return {
-            "weight_packed": Part("U8", (n, k // 2)),
-            "weight_scale": Part("U8", (n, k // scheme.group)),
+            "weight_packed": QuantizedPart("U8", (n, k // 2)),
+            "weight_scale": QuantizedPart("U8", (n, k // scheme.group)),
         }
     tall, wide = scheme.block or (1, k)
-    return {"weight": Part("F8_E4M3", (n, k)), "weight_scale": Part("BF16", (-(-n // tall), -(-k // wide)))}
+    return {
+        "weight": QuantizedPart("F8_E4M3", (n, k)),
+        "weight_scale": QuantizedPart("BF16", (-(-n // tall), -(-k // wide))),
+    }
 
 
-def quantize_rows(values: F32, scheme: Scheme, library: QuantizeLibrary | None = None) -> Rows:
+def quantize_rows(values: F32, scheme: Scheme, library: QuantizeLibrary | None = None) -> QuantizedRows:
     """Rows [rows, k]; of a scheme with blocks whole ones, but for the last. ValueError for numbers that are
     not finite."""
     if not np.isfinite(values).all():
@@ -64,10 +67,10 @@ def quantize_rows(values: F32, scheme: Scheme, library: QuantizeLibrary | None =
     return MAKERS[scheme.numbers](values, scheme)
 
 
-def _integers(values: F32, scheme: Scheme, library: QuantizeLibrary | None) -> Rows:
+def _integers(values: F32, scheme: Scheme, library: QuantizeLibrary | None) -> QuantizedRows:
     found = quantize_integers(values, scheme, library)
     parts = {"weight_packed": packed(found.codes, scheme.bits), "weight_scale": bf16_bits(found.scales)}
-    return Rows(parts, found.values())
+    return QuantizedRows(parts, found.values())
 
 
 def packed(codes: NDArray[np.int8], bits: int) -> NDArray[np.int32]:
@@ -79,7 +82,7 @@ def packed(codes: NDArray[np.int8], bits: int) -> NDArray[np.int32]:
     return np.ascontiguousarray(data).view("<i4")
 
 
-def _e4m3(values: F32, scheme: Scheme) -> Rows:
+def _e4m3(values: F32, scheme: Scheme) -> QuantizedRows:
     n, k = values.shape
     tall, wide = scheme.block or (1, k)
     edges = np.arange(0, n, tall), np.arange(0, k, wide)
@@ -87,10 +90,10 @@ def _e4m3(values: F32, scheme: Scheme) -> Rows:
     scales = e4m3_scales(largest)
     spread = np.repeat(np.repeat(scales, tall, axis=0)[:n], wide, axis=1)[:, :k]
     codes = e4m3_codes(values / spread)
-    return Rows({"weight": codes, "weight_scale": bf16_bits(scales)}, E4M3[codes] * spread)
+    return QuantizedRows({"weight": codes, "weight_scale": bf16_bits(scales)}, E4M3[codes] * spread)
 
 
-def _e2m1(values: F32, scheme: Scheme) -> Rows:
+def _e2m1(values: F32, scheme: Scheme) -> QuantizedRows:
     n, k = values.shape
     codes, exponents = e2m1_groups(values.reshape(-1, scheme.group))
     scales = np.ldexp(np.float32(1), exponents)
@@ -100,7 +103,7 @@ def _e2m1(values: F32, scheme: Scheme) -> Rows:
         "weight_packed": codes[:, 0::2] | codes[:, 1::2] << 4,
         "weight_scale": (exponents + 127).astype(np.uint8).reshape(n, -1),
     }
-    return Rows(parts, numbers)
+    return QuantizedRows(parts, numbers)
 
 
-MAKERS: Mapping[str, Callable[[F32, Scheme], Rows]] = {"e4m3": _e4m3, "e2m1": _e2m1}
+MAKERS: Mapping[str, Callable[[F32, Scheme], QuantizedRows]] = {"e4m3": _e4m3, "e2m1": _e2m1}

@@ -17,7 +17,7 @@ T = TypeVar("T")
 MOST_BYTES = 1 << 24
 
 
-class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChecksummedJson(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     content: msgspec.Raw
 
@@ -25,7 +25,7 @@ class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read(path: Path, kind: type[T]) -> T | None:
     """The content as a `kind`; None where the file is absent, damaged or of another kind."""
     try:
-        checked = msgspec.json.decode(read_regular(path, MOST_BYTES), type=Checked)
+        checked = msgspec.json.decode(read_regular(path, MOST_BYTES), type=ChecksummedJson)
         if checked.digest != _digest(bytes(checked.content)):
             return None
         return msgspec.json.decode(checked.content, type=kind)

@@ -10,7 +10,7 @@ import pytest
 from gated_compiler import PATIENCE_S, Sequence, regex, taken
 
 from firelane.engine.grammar.limits import GrammarLimits
-from firelane.engine.grammar.queue import GrammarQueue, Stopwatch
+from firelane.engine.grammar.queue import GrammarQueue, ThreadStopwatch
 from firelane.errors import FirelaneError, MachineError, RequestError
 from firelane.wire.frames import Grammar
 
@@ -224,7 +224,7 @@ def test_a_busy_machine_makes_a_grammar_late_slowly(monkeypatch, cpu_s, wall_s, 
         monotonic=lambda: clocks[1],
     )
     monkeypatch.setattr("firelane.engine.grammar.queue.time", fake)
-    stopwatch = Stopwatch()
+    stopwatch = ThreadStopwatch()
     assert stopwatch.used_s == 0
     clocks[:] = [5.0 + cpu_s, 100.0 + wall_s]
     assert stopwatch.used_s == used_s

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from firelane.kv.tiers.cipher import Plain
+from firelane.kv.tiers.cipher import NoCipher
 from firelane.kv.tiers.disk import open_disk
 from firelane.kv.tiers.encrypted import Encrypted
 from firelane.kv.tiers.records import Kind
 
 PAGE_BYTES = 5000
 KIND = Kind("a model", "a layout", PAGE_BYTES, 2)
-CIPHERS = {"plain": Plain, "encrypted": lambda: Encrypted(b"s" * 32, "test")}
+CIPHERS = {"plain": NoCipher, "encrypted": lambda: Encrypted(b"s" * 32, "test")}
 
 
 def disk(directory, kind=KIND, cipher="plain", num_slots=8, **sizes):

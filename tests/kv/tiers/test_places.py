@@ -11,7 +11,7 @@ from firelane.contract import HostPages
 from firelane.kv.incoming import STATES, WantedPage
 from firelane.kv.tiers import AdmitAll, CachedMemory, HostTier
 from firelane.kv.tiers.reader import TierReader
-from firelane.kv.tiers.writer import Stored, TierWriter
+from firelane.kv.tiers.writer import PagesToStore, TierWriter
 from tests.kv.shared_pages import CopiedPages, array_of
 
 NAME = b"n" * 16
@@ -85,7 +85,7 @@ class Names:
 
 def stored_by(names, tier, source):
     writer = TierWriter(tier, AdmitAll(), source, names)
-    writer.store(Stored([(3, WantedPage(STATES, NAME, b"t" * 16))], is_reused=False))
+    writer.store(PagesToStore([(3, WantedPage(STATES, NAME, b"t" * 16))], is_reused=False))
     writer.call(lambda: None)
     writer.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from firelane.errors import UsageError
 from firelane.kv.prefix import tenant_id
-from firelane.kv.tiers.cipher import Plain
+from firelane.kv.tiers.cipher import NoCipher
 from firelane.kv.tiers.disk import open_disk
 from firelane.kv.tiers.encrypted import Encrypted, read_secret
 from firelane.kv.tiers.erase import erase_tenant
@@ -21,7 +21,7 @@ from tests.kv.tiers.pages_of_tiers import CIPHERS, KIND, disk, key, page, put, r
 def opened(tmp_path, request):
     """A tier with pages of two tenants, its directory, and what is needed to read it."""
     secret = b"s" * 32 if request.param == "encrypted" else None
-    kind, made = KIND, Plain()
+    kind, made = KIND, NoCipher()
     if secret:
         made = Encrypted(secret, KIND.purpose)
         kind = KIND._replace(key_id=made.key_id)

@@ -14,7 +14,7 @@ from firelane.kv.tiers import HostTier
 from firelane.kv.tiers.disk import MOST_ERRORS
 from firelane.kv.tiers.foreign import ForeignSegments
 from firelane.kv.tiers.records import HEADER_BYTES, RECORD
-from firelane.kv.tiers.segment import Segment, kind_directory
+from firelane.kv.tiers.segment import TierSegment, kind_directory
 from tests.kv.tiers.pages_of_tiers import CIPHERS, KIND, PAGE_BYTES, disk, key, page, put, read
 
 TIERS = {
@@ -303,7 +303,7 @@ def test_a_file_with_a_second_name_is_not_written_to(tmp_path, suffix):
     second.close()
 
 
-class FailingSegment(Segment):
+class FailingSegment(TierSegment):
     """A drive that fails from some moment on."""
 
     error: int = 0
@@ -323,7 +323,7 @@ class FailingSegment(Segment):
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
 def test_a_failing_drive_is_left_alone(tmp_path, monkeypatch, caplog, error):
-    monkeypatch.setattr("firelane.kv.tiers.segment.Segment", FailingSegment)
+    monkeypatch.setattr("firelane.kv.tiers.segment.TierSegment", FailingSegment)
     tier = disk(tmp_path)
     put(tier, 1, 2)
     monkeypatch.setattr(FailingSegment, "error", error)
@@ -342,7 +342,7 @@ def test_a_failing_drive_is_left_alone(tmp_path, monkeypatch, caplog, error):
 
 
 def test_a_page_that_cannot_be_read_is_computed(tmp_path, monkeypatch):
-    monkeypatch.setattr("firelane.kv.tiers.segment.Segment", FailingSegment)
+    monkeypatch.setattr("firelane.kv.tiers.segment.TierSegment", FailingSegment)
     tier = disk(tmp_path)
     put(tier, 1, 2)
     monkeypatch.setattr(FailingSegment, "error", errno.EIO)

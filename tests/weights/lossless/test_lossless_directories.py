@@ -24,7 +24,7 @@ from firelane.weights.lossless import output
 from firelane.weights.lossless.file import STREAM_SUFFIX
 from firelane.weights.lossless.manifest import CONFIG, MANIFEST
 from firelane.weights.lossless.output import OutputDirectory
-from firelane.weights.lossless.pack import MARKER, Packed, pack, pack_nowhere
+from firelane.weights.lossless.pack import MARKER, PackResult, pack, pack_nowhere
 from firelane.weights.lossless.unpack import MARKER as UNPACK_MARKER
 from firelane.weights.lossless.unpack import unpack
 from firelane.weights.lossless.verify import verify
@@ -355,7 +355,7 @@ def test_progress_ends_at_the_total(model: Path, tmp_path: Path) -> None:
         del stage, unit
         calls.append((done, total))
 
-    def run(work: Callable[[], int | Packed]) -> None:
+    def run(work: Callable[[], int | PackResult]) -> None:
         calls.clear()
         work()
         assert calls[-1][0] == calls[-1][1]

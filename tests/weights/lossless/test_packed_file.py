@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.errors import CheckpointError
-from firelane.weights.lossless.control import FIELDS, SEAL, Control
-from firelane.weights.lossless.file import CONTROL, STREAM_SUFFIX, PackedFile, open_weights
+from firelane.weights.lossless.control import FIELDS, SEAL, ControlBlock
+from firelane.weights.lossless.file import CONTROL, STREAM_SUFFIX, LosslessFile, open_weights
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputFile
 from firelane.weights.lossless.writer import FilePacker, Rule
@@ -34,7 +34,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return to_bf16(np.random.default_rng(seed).standard_normal(shape) * 0.02)
 
 
-def pack_file(source: Path, out: Path, rule: Rule = SMALL, *, threads: int = 1) -> PackedFile:
+def pack_file(source: Path, out: Path, rule: Rule = SMALL, *, threads: int = 1) -> LosslessFile:
     fd, to = os.open(source, os.O_RDONLY), os.open(out, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         FilePacker(SafetensorsFile(source), fd, OutputFile(to), rule=rule).run(
@@ -44,11 +44,11 @@ def pack_file(source: Path, out: Path, rule: Rule = SMALL, *, threads: int = 1) 
         os.close(fd)
         os.close(to)
     file = open_weights(out)
-    assert isinstance(file, PackedFile)
+    assert isinstance(file, LosslessFile)
     return file
 
 
-def decoded(file: PackedFile, *, threads: int = 1) -> bytes:
+def decoded(file: LosslessFile, *, threads: int = 1) -> bytes:
     return b"".join(bytes(piece) for piece in original_bytes(file, threads=threads))
 
 
@@ -190,7 +190,7 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
                 os.pwrite(file.fileno(), bytes([value ^ 1 << bit]), at)
                 try:
                     opened = open_weights(path)
-                    assert isinstance(opened, PackedFile), f"byte {at}, bit {bit}: taken for a plain file"
+                    assert isinstance(opened, LosslessFile), f"byte {at}, bit {bit}: taken for a plain file"
                     got = decoded(opened)
                 except CheckpointError:
                     continue
@@ -344,4 +344,4 @@ def test_any_control_block_gives_a_clear_error(block: bytes, seal: bool, magic: 
     if seal:
         block += SEAL.pack(xxhash.xxh3_64_intdigest(block))
     with pytest.raises(CheckpointError):
-        Control.decode(Path("p"), block)
+        ControlBlock.decode(Path("p"), block)

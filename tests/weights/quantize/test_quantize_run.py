@@ -22,7 +22,7 @@ from firelane.weights.checkpoints.fitting import fitted
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.lossless.pack import pack
 from firelane.weights.packing.pieces import read_piece
-from firelane.weights.quantize.report import NAME, Report
+from firelane.weights.quantize.report import NAME, QuantizeReport
 from firelane.weights.quantize.run import MARKER, quantize
 from firelane.weights.quantizing.parts import quantize_rows
 from firelane.weights.quantizing.schemes import SCHEMES
@@ -34,7 +34,7 @@ from tests.weights.quantized.test_quantized import CONFIG, write_quantized
 from tests.weights.quantizing.test_quantize_on_read import opened, write
 
 
-def quantized(model: Path, out: Path, name: str = "int8", **options: Any) -> Report:
+def quantized(model: Path, out: Path, name: str = "int8", **options: Any) -> QuantizeReport:
     program = load_program(json.loads((model / "config.json").read_text()), dtype=DType.BF16)
     return quantize(program, model, out, SCHEMES[name], **options)
 

@@ -11,7 +11,7 @@ from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
 from firelane.program.integer_products import row_group
-from firelane.program.liveness import Placement, place
+from firelane.program.liveness import ArenaPlacement, place
 from firelane.program.ops import (
     AllReduce,
     Attention,
@@ -146,7 +146,7 @@ class Layout:
         return found | {op.x: op.slots * max(op.widths) for op in columns}
 
     @cached_property
-    def placement(self) -> Placement:
+    def placement(self) -> ArenaPlacement:
         """Byte offsets of all activations in one arena."""
         return place(
             self.program,

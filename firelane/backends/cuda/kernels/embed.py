@@ -18,7 +18,7 @@ from firelane.backends.cuda.kernels.matmul.tiling import form_arguments
 from firelane.backends.cuda.kernels.sums import columns_of
 from firelane.backends.cuda.step.tables import TOKENS, StepTables
 from firelane.backends.cuda.weights.matrices import Matrix
-from firelane.program.values import Part
+from firelane.program.values import RankPart
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
 _TILE = tl.constexpr(K_TILE)
@@ -154,7 +154,7 @@ def embed(
     out: Tensor,
     *,
     scale: float = 1.0,
-    part: Part | None = None,
+    part: RankPart | None = None,
     max_tokens: int,
 ) -> Launch:
     """out[t] = row token_ids[t] of the table, exactly, times scale; of a token id that the table has not,

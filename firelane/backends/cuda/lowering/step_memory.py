@@ -22,7 +22,7 @@ from firelane.backends.cuda.step.row_groups import RowGroups
 from firelane.backends.cuda.step.state_pool import StatePool
 from firelane.backends.cuda.step.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import SlotState, StepLimits
-from firelane.program.liveness import Placement, place
+from firelane.program.liveness import ArenaPlacement, place
 from firelane.program.ops import Linear, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
@@ -74,7 +74,7 @@ def row_bytes(value: Value) -> int:
     return stride_of(value) * value.dtype.itemsize
 
 
-def placement_of(sizes: Sizes) -> Placement:
+def placement_of(sizes: Sizes) -> ArenaPlacement:
     """Places of values in their arena. A split-K product is added up by the op behind it, which reads the
     product's residual: so every value stays for one op longer."""
     return place(sizes.program, row_bytes=row_bytes, max_rows=sizes.max_rows, extra_ops=1)

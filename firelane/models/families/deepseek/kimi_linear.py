@@ -8,7 +8,7 @@ from firelane.models.blocks.blocks import Layer, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_layers
 from firelane.models.blocks.delta import Columns, Delta, delta, project
 from firelane.models.blocks.expert_config import read_expert_counts, read_groups
-from firelane.models.blocks.experts import ExpertNames, Experts, Routing, Shared, moe
+from firelane.models.blocks.experts import ExpertNames, Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.latent import latent
 from firelane.models.blocks.latent_config import read_latent
 from firelane.models.config.reader import ConfigReader
@@ -103,5 +103,5 @@ def _read_experts(config: ConfigReader) -> Experts:
         groups=read_groups(config, count, picks, key="num_expert_group"),
         bias=f"{EXPERTS}.gate.e_score_correction_bias",
     )
-    shares = Shared(width=shared * width, tensor=f"{EXPERTS}.shared_experts")
+    shares = SharedExpert(width=shared * width, tensor=f"{EXPERTS}.shared_experts")
     return Experts(count=count, picks=picks, width=width, routing=routing, names=NAMES, shared=shares)

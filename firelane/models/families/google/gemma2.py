@@ -5,7 +5,7 @@ scores and logits, a GELU gate, a window in every other layer, a scaled embeddin
 from __future__ import annotations
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks.blocks import Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import AttentionScores, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_cap, read_heads, read_pattern
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
@@ -28,7 +28,9 @@ def program(config: ConfigReader) -> Program:
     heads, gate = read_heads(config, default_head_dim=256), read_gemma_gate(config)
     rope, width = read_rope(config, head_dim=heads.head_dim), config.integer("intermediate_size")
     window = Window(config.integer("sliding_window", 4096))
-    scores = Scores(scale=read_scale(config), softcap=read_cap(config, "attn_logit_softcapping", 50.0))
+    scores = AttentionScores(
+        scale=read_scale(config), softcap=read_cap(config, "attn_logit_softcapping", 50.0)
+    )
     bias = "qkvo" if config.boolean("attention_bias", False) else ""
     pattern = read_pattern(config, default=2)
     x = embed(decoder)

@@ -5,7 +5,7 @@ caps, five layers of windows to a full one, and rotations of their own for both.
 from __future__ import annotations
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks.blocks import Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import AttentionScores, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import FULL, SLIDING, read_cap, read_heads, read_pattern
 from firelane.models.blocks.rope import Rope, plain_rope, read_rope
 from firelane.models.config.reader import ConfigReader
@@ -28,7 +28,9 @@ def program(config: ConfigReader) -> Program:
     heads, gate = read_heads(config, default_head_dim=256), read_gemma_gate(config)
     ropes, width = _ropes(config, heads.head_dim), config.integer("intermediate_size")
     window = Window(config.integer("sliding_window", 4096))
-    scores = Scores(scale=read_scale(config), softcap=read_cap(config, "attn_logit_softcapping", None))
+    scores = AttentionScores(
+        scale=read_scale(config), softcap=read_cap(config, "attn_logit_softcapping", None)
+    )
     bias = "qkvo" if config.boolean("attention_bias", False) else ""
     pattern = read_pattern(config, default=6)
     x = embed(decoder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks.blocks import Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import AttentionScores, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import FULL, SLIDING, read_cap, read_heads, read_pattern
 from firelane.models.blocks.expert_config import read_expert_counts
 from firelane.models.blocks.experts import ExpertNames, Experts, Routing
@@ -29,7 +29,7 @@ from firelane.program.ops import HeadShape
 from firelane.program.program import Program
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
-UNSCALED = Scores(scale=1.0)
+UNSCALED = AttentionScores(scale=1.0)
 KEYS_AS_VALUES = AttentionTensors(qkv=("q_proj", "k_proj", "k_proj"))
 OF_KEYS = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")
 """Tensors that published checkpoints have and layers without keys of their own do not use."""

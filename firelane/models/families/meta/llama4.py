@@ -6,7 +6,7 @@ one.
 from __future__ import annotations
 
 from firelane.contract.span import CAUSAL, Chunk, Span
-from firelane.models.blocks.blocks import PLAIN_SCORES, Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import PLAIN_SCORES, AttentionScores, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import (
     FULL,
     read_decoder,
@@ -17,7 +17,7 @@ from firelane.models.blocks.decoder_config import (
     read_turned,
 )
 from firelane.models.blocks.expert_config import read_expert_counts
-from firelane.models.blocks.experts import ExpertNames, Experts, Routing, Shared, moe
+from firelane.models.blocks.experts import ExpertNames, Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.ops import Temperature
@@ -58,7 +58,7 @@ def program(config: ConfigReader) -> Program:
     return decoder.program(head(decoder, x))
 
 
-def _read_scores(config: ConfigReader) -> Scores:
+def _read_scores(config: ConfigReader) -> AttentionScores:
     """Scores of layers without positions; some configs say 4 for yes."""
     growth, period = config.number("attn_scale", 0.1), config.integer("floor_scale", 8192)
     key = "attn_temperature_tuning"
@@ -67,7 +67,11 @@ def _read_scores(config: ConfigReader) -> Scores:
     if tuned not in (None, True, False) and not isinstance(tuned, int):
         raise config.refusal(key, tuned, "true or false is needed")
     off = tuned is not None and not tuned
-    return PLAIN_SCORES if off else Scores(temperature=Temperature(growth=growth, period=period, offset=1))
+    return (
+        PLAIN_SCORES
+        if off
+        else AttentionScores(temperature=Temperature(growth=growth, period=period, offset=1))
+    )
 
 
 def _read_spans(config: ConfigReader, turned: list[bool]) -> list[Span]:
@@ -98,6 +102,6 @@ def _read_experts(config: ConfigReader) -> Experts:
         width=width,
         routing=ROUTING,
         names=NAMES,
-        shared=Shared(width=width, tensor=f"{BLOCK}.shared_expert"),
+        shared=SharedExpert(width=width, tensor=f"{BLOCK}.shared_expert"),
         shares_first=True,
     )

@@ -18,7 +18,7 @@ STEP = 256  # of widths that are given as a share of the stream's
 
 
 @dataclass(frozen=True)
-class Block:
+class NemotronBlock:
     """One layer: without attention if it has no heads, without an MLP if its width is 0."""
 
     heads: HeadShape | None
@@ -41,15 +41,15 @@ def program(config: ConfigReader) -> Program:
     return decoder.program(head(decoder, x))
 
 
-def _read_blocks(config: ConfigReader) -> list[Block]:
+def _read_blocks(config: ConfigReader) -> list[NemotronBlock]:
     heads, width = read_heads(config), config.integer("hidden_size")
-    found: list[Block] = []
+    found: list[NemotronBlock] = []
     for own in config.sections("block_configs", read_layers(config)):
         attention, ffn = own.section("attention"), own.section("ffn")
         if attention is None or ffn is None:
             missing = "ffn" if attention else "attention"
             raise own.refusal(missing, None, "an object is needed")
-        found.append(Block(_read_attention(attention, heads), _read_width(ffn, width)))
+        found.append(NemotronBlock(_read_attention(attention, heads), _read_width(ffn, width)))
         for part in (own, attention, ffn):
             part.finish()
     if not any(block.heads for block in found):

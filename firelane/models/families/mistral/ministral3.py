@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks.blocks import Scores, attention, embed, head, mlp
+from firelane.models.blocks.blocks import AttentionScores, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
@@ -18,7 +18,7 @@ def program(config: ConfigReader) -> Program:
     decoder, gate = read_decoder(config, name="ministral3"), read_gate(config)
     heads = read_heads(config, default_head_dim=128)
     rope = read_rope(config, head_dim=heads.head_dim, beside=(BETA, "max_position_embeddings"))
-    width, scores = config.integer("intermediate_size"), Scores(temperature=read_temperature(config))
+    width, scores = config.integer("intermediate_size"), AttentionScores(temperature=read_temperature(config))
     span = Window(config.integer("sliding_window")) if config.has("sliding_window") else CAUSAL
     config.ignore("sliding_window")
     x = embed(decoder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from firelane.models.blocks.blocks import attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_partial_windows
 from firelane.models.blocks.expert_config import read_expert_counts, read_sparse_layers
-from firelane.models.blocks.experts import Experts, Routing, Shared, moe
+from firelane.models.blocks.experts import Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
@@ -39,5 +39,5 @@ def _read_experts(config: ConfigReader) -> Experts:
         picks=picks,
         width=config.integer("moe_intermediate_size", 1408),
         routing=Routing(normalise=config.boolean("norm_topk_prob", False)),
-        shared=Shared(width=shared, tensor="mlp.shared_expert", gate="mlp.shared_expert_gate"),
+        shared=SharedExpert(width=shared, tensor="mlp.shared_expert", gate="mlp.shared_expert_gate"),
     )

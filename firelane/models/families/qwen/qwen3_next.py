@@ -8,7 +8,7 @@ from __future__ import annotations
 from firelane.models.blocks.blocks import Layer, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_gate, read_layers
 from firelane.models.blocks.expert_config import read_expert_counts, read_sparse_layers
-from firelane.models.blocks.experts import Experts, Routing, Shared, moe
+from firelane.models.blocks.experts import Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.gated_delta import BLOCK, read_next
 from firelane.models.config.reader import ConfigReader
 from firelane.program.ops import DeltaShape
@@ -38,7 +38,7 @@ def _read_experts(config: ConfigReader) -> Experts:
         picks=picks,
         width=config.integer("moe_intermediate_size", 512),
         routing=Routing(normalise=config.boolean("norm_topk_prob", True)),
-        shared=Shared(width=shared, tensor="mlp.shared_expert", gate="mlp.shared_expert_gate"),
+        shared=SharedExpert(width=shared, tensor="mlp.shared_expert", gate="mlp.shared_expert_gate"),
     )
 
 

@@ -25,7 +25,7 @@ from firelane.text.tools.stream_buffer import (
     take_marks,
     until,
 )
-from firelane.text.tools.tagged_calls.tagged_ends import Call, ValueEnds
+from firelane.text.tools.tagged_calls.tagged_ends import PartialCall, ValueEnds
 from firelane.text.tools.tagged_calls.tagged_rules import TaggedRules
 from firelane.text.tools.tagged_calls.tags import NUMBER, Tags, closing
 from firelane.text.tools.tool import Tool
@@ -88,7 +88,7 @@ class Tagged(Family):
             if tags.call:
                 yield from _take_again(buffer, head[0])
             buffer.start_call(head[1])
-            call = Call(_schema(buffer.tools.get(head[1])), close)
+            call = PartialCall(_schema(buffer.tools.get(head[1])), close)
             if (yield from self._arguments(buffer, call)):
                 yield from take_marks(buffer, tags.call_close or close)
             if not tags.call:
@@ -98,7 +98,7 @@ class Tagged(Family):
             yield from take_marks(buffer, close)
         return read
 
-    def _arguments(self, buffer: StreamBuffer, call: Call) -> Reading[bool]:
+    def _arguments(self, buffer: StreamBuffer, call: PartialCall) -> Reading[bool]:
         """The rest of a call, from behind its name up to its closing tag. Where the text ends before, they
         stay unfinished, and the result is False; what is neither a parameter nor a tag ends the call, and is
         left.
@@ -148,7 +148,7 @@ class Tagged(Family):
             yield from _take_again(buffer, key[0])
         return key
 
-    def _value(self, buffer: StreamBuffer, kinds: frozenset[str], call: Call) -> Reading[bool]:
+    def _value(self, buffer: StreamBuffer, kinds: frozenset[str], call: PartialCall) -> Reading[bool]:
         """A value with its closing tag, given out as JSON. False where the text ends before that."""
         raw, _ = self._tags.raw
         text = self._raw if raw and (yield from begins(buffer, 0, raw)) else self._text
@@ -165,7 +165,7 @@ class Tagged(Family):
         buffer.arguments(as_json(value, kinds) if closed else value)
         return closed
 
-    def _raw(self, buffer: StreamBuffer, call: Call, give: Callable[[str], None]) -> Reading[bool]:
+    def _raw(self, buffer: StreamBuffer, call: PartialCall, give: Callable[[str], None]) -> Reading[bool]:
         """Read a value between marks of its own, which holds any tag."""
         del call
         first, last = self._tags.raw
@@ -174,7 +174,7 @@ class Tagged(Family):
         buffer.take(len(mark))
         return bool(mark)
 
-    def _text(self, buffer: StreamBuffer, call: Call, give: Callable[[str], None]) -> Reading[bool]:
+    def _text(self, buffer: StreamBuffer, call: PartialCall, give: Callable[[str], None]) -> Reading[bool]:
         """A value's text, up to what ends it. Only its own closing tag is taken."""
         ends = self._ends
         begun = False

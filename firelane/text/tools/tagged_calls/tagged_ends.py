@@ -13,7 +13,7 @@ from firelane.text.tools.tagged_calls.tags import Tags
 
 
 @dataclass(slots=True)
-class Call:
+class PartialCall:
     """A call that is being read. schema: of its arguments. section_close: the closing tag of its section.
     written: names of the parameters that have come.
     """
@@ -41,7 +41,7 @@ class ValueEnds:
                 return len(tag)
         return 0
 
-    def other(self, buffer: StreamBuffer, at: int, call: Call, *, begun: bool) -> Reading[bool]:
+    def other(self, buffer: StreamBuffer, at: int, call: PartialCall, *, begun: bool) -> Reading[bool]:
         """Whether another tag ends the value there. begun: the value is not empty."""
         tags = self._tags
         for tag in dict.fromkeys((tags.call_close, call.section_close)):
@@ -53,7 +53,7 @@ class ValueEnds:
         key = yield from match(buffer, self._key, at, self._no_key)
         return key is not None and key[1] in names_of(call.schema) - call.written
 
-    def _is_over(self, buffer: StreamBuffer, at: int, call: Call, *, is_last: bool) -> Reading[bool]:
+    def _is_over(self, buffer: StreamBuffer, at: int, call: PartialCall, *, is_last: bool) -> Reading[bool]:
         """Whether a call, or its section, is over: the text ends, or more of its tags follow. is_last: the
         section's tag has come; without it, an end may be that of a part of the value.
         """
