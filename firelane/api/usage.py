@@ -26,6 +26,10 @@ class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
 
 
+class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """All counts are tokens; `completion_tokens` is summed over the choices, a prompt counts once for its n
     choices.

@@ -16,7 +16,7 @@ from firelane.server.options import shared as options
 from firelane.server.options.sampling import add_sampling, given_sampling
 
 if TYPE_CHECKING:
-    from firelane.cli.chat_command.source import Source
+    from firelane.cli.chat_command.source import AnswerSource
     from firelane.env import Environment
 
 HISTORY = "chat_history"
@@ -38,21 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli.chat_command.session import Session
+    from firelane.cli.chat_command.session import ChatSession
 
     source = _source(arguments, environment)
     terminal = _Terminal(environment.cache_dir / HISTORY)
     try:
         terminal.greet(source.name)
         settings = given_sampling(arguments)
-        Session(source, terminal, system=arguments.system, settings=settings).run()
+        ChatSession(source, terminal, system=arguments.system, settings=settings).run()
     finally:
         terminal.close()
         source.close()
     return 0
 
 
-def _source(arguments: argparse.Namespace, environment: Environment) -> Source:
+def _source(arguments: argparse.Namespace, environment: Environment) -> AnswerSource:
     from firelane import env
     from firelane.cli.chat_command.source import LocalSource, ServerSource
 

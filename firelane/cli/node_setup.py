@@ -65,7 +65,7 @@ class NodeSetup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Model:
+class _NodeModel:
     """need: None of a model whose files are not here."""
 
     entry: ModelEntry
@@ -105,7 +105,7 @@ class NodeReader:
         models = [self._model_of(config, entry, server, budget) for entry in config.models]
         _check_budget(config, models, budget)
 
-        def made(model: _Model, index: int) -> ModelSetup:
+        def made(model: _NodeModel, index: int) -> ModelSetup:
             return ModelSetup(
                 gateway=model.gateway,
                 engines=dataclasses.replace(model.engines, models=len(models), index=index),
@@ -131,7 +131,7 @@ class NodeReader:
         """Bytes of the budget by default, from the memory that is free before there is any model."""
         return int(self._free_bytes() * BUDGET_SHARE)
 
-    def _model_of(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> _Model:
+    def _model_of(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> _NodeModel:
         chosen = _options(config, entry, server)
         source = ModelSource(self._source(entry.source), self._environment.cache_dir)
         with _at_model(config, entry):
@@ -152,7 +152,7 @@ class NodeReader:
             tenants=entry.tenants,
             **fields(ModelConfig, chosen),
         )
-        return _Model(entry=entry, source=source, gateway=gateway, engines=engines, need=need)
+        return _NodeModel(entry=entry, source=source, gateway=gateway, engines=engines, need=need)
 
     def _engine_of(self, directory: Path | None, chosen: Values) -> EngineConfig:
         from firelane.text.tokens.tokenizer_source import tokenizer_directory
@@ -166,7 +166,7 @@ class NodeReader:
         beside = None if source is None else self._path.parent / source
         return str(beside) if beside is not None and beside.exists() else source
 
-    def _gateway(self, config: NodeConfig, server: Values, models: list[_Model]) -> GatewayConfig:
+    def _gateway(self, config: NodeConfig, server: Values, models: list[_NodeModel]) -> GatewayConfig:
         served = [model.gateway for model in models]
         try:
             return gateway_config(server, served, self._environment.cache_dir, NAME)
@@ -236,7 +236,7 @@ def _check_tenants(config: NodeConfig, server: Values) -> None:
             raise config.file.error(at, "without server.api_keys there are no tenants")
 
 
-def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None:
+def _check_budget(config: NodeConfig, models: list[_NodeModel], budget: int) -> None:
     """Raises UsageError for a model that never fits."""
     for model in models:
         _check_fits(config, model, models, budget)
@@ -249,7 +249,7 @@ def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None
         )
 
 
-def _check_fits(config: NodeConfig, model: _Model, models: list[_Model], budget: int) -> None:
+def _check_fits(config: NodeConfig, model: _NodeModel, models: list[_NodeModel], budget: int) -> None:
     """Raises UsageError for a model that does not fit beside those that are pinned."""
     beside = sum(one.need_bytes for one in models if one.entry.policy.pinned and one is not model)
     if model.need_bytes + beside > budget:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from firelane.doctor.limits import Limits
-from firelane.doctor.report import Report
+from firelane.doctor.report import MachineReport
 from firelane.errors import CacheError, MachineError
 from firelane.plan.devices import SAVED, DeviceSpec, find_kernels, saved_path, to_toml
 from firelane.storage import cache_directory, write_whole
@@ -32,7 +32,7 @@ def describe_machine(limits: Limits, *, isa: str, title: str, memory_bytes: int)
     )
 
 
-def save_machine(report: Report, cache_dir: Path) -> Path:
+def save_machine(report: MachineReport, cache_dir: Path) -> Path:
     """Write the description, with the memory that is free now, where plans look for it. Raises MachineError
     where the machine could not be measured, CacheError where the directory cannot be written."""
     if report.limits is None:

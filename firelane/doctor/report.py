@@ -37,7 +37,7 @@ class CacheReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class MachineReport:
     """`isas` best first; `target` is the one that kernels are compiled for, and why it is no better one.
     `limits` is None, and `compiler` and `target` "", where `problems` says why. A GPU that cannot be used is
     none of them: the CPU serves. Memory in bytes."""
@@ -60,7 +60,7 @@ class Report:
     problems: tuple[str, ...]
 
 
-def examine(settings: Environment) -> Report:
+def examine(settings: Environment) -> MachineReport:
     """Look at the machine and measure it. What is missing becomes a problem of the report, no exception."""
     cpu = cpu_identity()
     memory = read_meminfo(_read(Path("/proc/meminfo")))
@@ -75,7 +75,7 @@ def examine(settings: Environment) -> Report:
         limits = measure_limits(settings)
     except FirelaneError as error:
         problems.append(str(error))
-    return Report(
+    return MachineReport(
         versions=versions(),
         cpu=cpu.model,
         cores=cpu.usable_cores,
@@ -148,7 +148,7 @@ def examine_cache(directory: Path) -> CacheReport:
     )
 
 
-def format_report(report: Report) -> str:
+def format_report(report: MachineReport) -> str:
     """The report as text, one fact a line."""
     gib = 1 << 30
     rows = [

@@ -24,7 +24,7 @@ NUMBERS_FOR_ONE = 2
 """Numbers in lists that weigh as much as another value: a prompt may be token ids."""
 
 
-class Checked(Protocol):
+class CheckedBody(Protocol):
     """A decoded body."""
 
     def check(self) -> None:
@@ -32,7 +32,7 @@ class Checked(Protocol):
         ...
 
 
-CheckedT = TypeVar("CheckedT", bound=Checked)
+CheckedT = TypeVar("CheckedT", bound=CheckedBody)
 
 
 class Bodies:

@@ -11,9 +11,9 @@ from firelane.gateway.app import App
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.http.connections import ConnectionSet
 from firelane.gateway.http.exchange import Route
-from firelane.gateway.http.listener import Listener
+from firelane.gateway.http.listener import HttpListener
 from firelane.gateway.http.origins import OriginPolicy
-from firelane.gateway.http.protocol import Connection
+from firelane.gateway.http.protocol import HttpConnection
 from firelane.gateway.services import Services
 from firelane.gateway.tenants.registry import NoAuth
 
@@ -32,7 +32,7 @@ class MetricsServer:
         self._connections = ConnectionSet(
             app.handle, limits, time.monotonic, app.accept, max_open=MOST_CONNECTIONS
         )
-        self.listener = Listener(lambda: Connection(self._connections))
+        self.listener = HttpListener(lambda: HttpConnection(self._connections))
         self.port = 0
 
     async def start(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> None:

@@ -20,7 +20,7 @@ from firelane.gateway.bodies import Bodies
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
 from firelane.gateway.conversations.conversation_store import ConversationStore
 from firelane.gateway.conversations.response_store import ResponseStore
-from firelane.gateway.conversations.turn import Kept
+from firelane.gateway.conversations.turn import ConversationStores
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.roles.role_control import NoRoleControl, RoleControl, role_control
 from firelane.gateway.files.data_dir import DataDir
@@ -28,9 +28,9 @@ from firelane.gateway.files.store import FileStore
 from firelane.gateway.files.upload import FORM_BYTES
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
 from firelane.gateway.http.exchange import Route
-from firelane.gateway.http.listener import PROTOCOL, Listener, listen_error
+from firelane.gateway.http.listener import PROTOCOL, HttpListener, listen_error
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
-from firelane.gateway.http.protocol import Connection
+from firelane.gateway.http.protocol import HttpConnection
 from firelane.gateway.metrics_server import MetricsServer
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
@@ -41,7 +41,7 @@ from firelane.gateway.requests.node_metrics import add_node_metrics
 from firelane.gateway.requests.text_side import read_text_side
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.services import Services
-from firelane.gateway.share import Share
+from firelane.gateway.share import GatewayShare
 from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth, Tenants
 from firelane.link.tls import ServerTls
@@ -70,14 +70,14 @@ class Gateway:
         engines: Sequence[ReplicaSet],
         on_fatal: Callable[[FirelaneError], None] | None = None,
         control: NodeControl = FIXED,
-        share: Share | None = None,
+        share: GatewayShare | None = None,
     ) -> None:
         """engines: one for each of config.models. on_fatal: called when an engine that became ready does not
         suit its model's tokenizer. control: of which models are in memory. share: its part in a server of
         several processes. Reads the models' small files, keys and prices; raises TokenizerError and
         UsageError. Needs a running event loop.
         """
-        self._share = share or Share()
+        self._share = share or GatewayShare()
         self._config = config
         self._on_fatal = on_fatal
         self._control = control
@@ -102,7 +102,7 @@ class Gateway:
         self._add_gauges(self._registry)
         add_node_metrics(self._registry, control)
         self._tls = None if config.tls is None else ServerTls(config.tls, PROTOCOL)
-        self._listener = Listener(lambda: Connection(self._connections), self._tls)
+        self._listener = HttpListener(lambda: HttpConnection(self._connections), self._tls)
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
         for model in services.models:
@@ -137,7 +137,7 @@ class Gateway:
                 refuse_unknown=config.unknown_fields == "refuse", most_bytes=config.limits.body_bytes
             ),
             replies=Replies(metrics),
-            kept=Kept(
+            kept=ConversationStores(
                 ResponseStore(config.max_stored_responses), ConversationStore(config.max_stored_responses)
             ),
             files=files,
@@ -259,7 +259,7 @@ class Gateway:
 
     async def answer_relayed(self, sock: socket.socket) -> None:
         """Serve a connection of another process of this server, which a request comes over. Owns it."""
-        await self._loop.connect_accepted_socket(lambda: Connection(self._relayed), sock)
+        await self._loop.connect_accepted_socket(lambda: HttpConnection(self._relayed), sock)
 
     async def _start_batches(self) -> None:
         runner = BatchRunner(

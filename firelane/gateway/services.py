@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from firelane.child_process import Replacements
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
-from firelane.gateway.conversations.turn import Kept
+from firelane.gateway.conversations.turn import ConversationStores
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.control import NodeControl
@@ -31,7 +31,7 @@ class Services:
     metrics: ServerMetrics
     bodies: Bodies
     replies: Replies
-    kept: Kept
+    kept: ConversationStores
     files: FileStore
     batches: Batches
     control: NodeControl

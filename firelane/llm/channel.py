@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from firelane.errors import RequestError
-from firelane.llm.choice import Choice
+from firelane.llm.choice import CompletionBuilder
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Abort, Finished, NewRequest, Rejected, StepFrame, Submit
 
@@ -16,13 +16,13 @@ class LocalChannel:
     wire.Embedding; whoever asked for one takes it out."""
 
     def __init__(self) -> None:
-        self.open: dict[int, Choice] = {}
+        self.open: dict[int, CompletionBuilder] = {}
         self.embeddings: dict[int, bytes] = {}
         self._rejected: dict[int, str] = {}
         self._new: list[NewRequest] = []
         self._aborts: list[int] = []
 
-    def add(self, choices: list[Choice]) -> None:
+    def add(self, choices: list[CompletionBuilder]) -> None:
         self._new += [choice.request for choice in choices]
         self.open.update((choice.request.id, choice) for choice in choices)
 
@@ -32,7 +32,7 @@ class LocalChannel:
             if self.open.pop(request_id, None) is not None:
                 self._aborts.append(request_id)
 
-    def raise_rejected(self, choices: list[Choice]) -> None:
+    def raise_rejected(self, choices: list[CompletionBuilder]) -> None:
         """Raises RequestError if the engine cannot take one of these."""
         if self._rejected:
             rejected, self._rejected = self._rejected, {}

@@ -14,13 +14,13 @@ class PromptRun:
 
     def __init__(self, prompt: str | None, ids: list[int], params: SamplingParams, request_id: int) -> None:
         self.params = params
-        self.choices: list[Choice] = []
+        self.choices: list[CompletionBuilder] = []
         self.result = RequestOutput(request_id, prompt, ids, [])
         if params.prompt_logprobs is not None:
             self.result.prompt_logprobs = [None]
 
 
-class Choice:
+class CompletionBuilder:
     """One sequence: turns what the engine reports into a CompletionOutput."""
 
     def __init__(

@@ -20,7 +20,7 @@ from firelane.api.chat import ChatRequest
 from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
 from firelane.llm.channel import LocalChannel
-from firelane.llm.choice import Choice, PromptRun
+from firelane.llm.choice import CompletionBuilder, PromptRun
 from firelane.llm.engine import Engine
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
@@ -208,7 +208,7 @@ class LLM:
                 yield text[given:]
                 given = len(text)
 
-    def _pooled(self, prompt: Prompt, pooling: Pooling) -> Choice:
+    def _pooled(self, prompt: Prompt, pooling: Pooling) -> CompletionBuilder:
         run = self._run(prompt, SamplingParams())
         choice = run.choices[0]
         choice.request = msgspec.structs.replace(choice.request, pooling=pooling, sampling=Sampling())
@@ -234,11 +234,11 @@ class LLM:
             )
             request = NewRequest(id=self._next_id, prompt=given, sampling=sampling, grammar=grammar)
             self._next_id += 1
-            run.choices.append(Choice(request, run, index, self._tokenizer, visible))
+            run.choices.append(CompletionBuilder(request, run, index, self._tokenizer, visible))
         run.result.outputs = [choice.output for choice in run.choices]
         return run
 
-    def _turns(self, choices: list[Choice]) -> Iterator[int]:
+    def _turns(self, choices: list[CompletionBuilder]) -> Iterator[int]:
         """Engine turns until all `choices` have ended; yields how many ended in each. What remains is
         aborted."""
         self._channel.add(choices)

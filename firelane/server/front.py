@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from firelane.gateway.processes.pool import GatewayPool
     from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway, Sockets
-    from firelane.gateway.share import Share
+    from firelane.gateway.share import GatewayShare
     from firelane.server.node_plan import ModelSetup
 
 
@@ -47,7 +47,7 @@ class Front(Protocol):
         """Start the processes beside this one. Raises MachineError."""
         ...
 
-    def share(self) -> Share | None:
+    def share(self) -> GatewayShare | None:
         """The part of this process."""
         ...
 
@@ -71,7 +71,7 @@ class OneProcess:
     def launch(self) -> None:
         pass
 
-    def share(self) -> Share | None:
+    def share(self) -> GatewayShare | None:
         return None
 
     def serve(self, gateway: Gateway) -> ServerFront:
@@ -119,7 +119,7 @@ class SeveralProcesses:
         )
         self._pool.launch()
 
-    def share(self) -> Share | None:
+    def share(self) -> GatewayShare | None:
         return self._pool.share()
 
     def serve(self, gateway: Gateway) -> ServerFront:

@@ -151,7 +151,7 @@ class Facts:
             family.add_metric([*self.labels.values(), *(facts[name] for name in self._names)], 1)
 
 
-class Levels:
+class LabelledGauge:
     """Values that are read from their owner at the scrape, one for each set of labels; every process of a
     server has the same. monotonic: shown as counters."""
 
@@ -333,8 +333,8 @@ class Registry:
         read: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
         *,
         monotonic: bool = False,
-    ) -> Levels:
-        return self._add(Levels(name, text, names, read, monotonic=monotonic))
+    ) -> LabelledGauge:
+        return self._add(LabelledGauge(name, text, names, read, monotonic=monotonic))
 
     def histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
         return self._add(Histogram(name, text, bounds, self._labels))

@@ -10,7 +10,7 @@ from firelane.api.errors import envelope
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.http.connections import ConnectionSet
 from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.protocol import Connection
+from firelane.gateway.http.protocol import HttpConnection
 from fuzz.pieces import pieces
 from fuzz.target import Target
 
@@ -81,7 +81,7 @@ def _asked(parts: list[bytes]) -> list[Asked]:
         exchange.respond(status, b"{}" if error is None else envelope(status, str(error)))
 
     connections, transport = ConnectionSet(handle, LIMITS, lambda: 0.0), Transport()
-    connection = Connection(connections)
+    connection = HttpConnection(connections)
     connection.connection_made(cast(Any, transport))
     for part in parts:
         if not transport.closing:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from firelane.cli import chat
-from firelane.cli.chat_command.session import HELP, Session
+from firelane.cli.chat_command.session import HELP, ChatSession
 from firelane.cli.chat_command.source import Message, ServerSource, Settings
 from firelane.errors import FirelaneError, MachineError, RequestError, UsageError
 from firelane.text.deltas import Content, Delta, Reasoning
@@ -77,14 +77,16 @@ class Lines:
         self.said.append(text)
 
 
-def talk(*lines: str, source: Scripted | None = None, system: str = "") -> tuple[Session, Scripted, Lines]:
+def talk(
+    *lines: str, source: Scripted | None = None, system: str = ""
+) -> tuple[ChatSession, Scripted, Lines]:
     source, terminal = source or Scripted(), Lines(*lines)
-    session = Session(source, terminal, system=system)
+    session = ChatSession(source, terminal, system=system)
     session.run()
     return session, source, terminal
 
 
-def contents(session: Session) -> list[str]:
+def contents(session: ChatSession) -> list[str]:
     return [message["content"] for message in session.messages]
 
 
@@ -174,7 +176,7 @@ class PressedWhileItSays(Lines):
 
 def test_ctrl_c_where_nothing_is_read_does_not_end_the_session() -> None:
     source, terminal = Scripted(), PressedWhileItSays("one", "/help", "two")
-    session = Session(source, terminal, system="")
+    session = ChatSession(source, terminal, system="")
     session.run()
     assert contents(session) == ["one", "ONE ", "two", "TWO "]
 
@@ -257,7 +259,7 @@ def test_a_server_answers(url: str) -> None:
 def test_reasoning_of_a_server_is_kept_apart_and_not_sent_back(url: str, field: str) -> None:
     source = ServerSource(url, "m", "")
     terminal = Lines(f"think {field}", "and")
-    session = Session(source, terminal, settings={"top_k": 3})
+    session = ChatSession(source, terminal, settings={"top_k": 3})
     session.run()
     assert terminal.thought == "let me see"
     assert contents(session)[1] == f"think {field} by m None"

@@ -13,7 +13,7 @@ from raw_client import BODY, post
 from firelane.api.errors import envelope
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.http.connections import ConnectionSet
-from firelane.gateway.http.protocol import Connection
+from firelane.gateway.http.protocol import HttpConnection
 
 MIB = 1 << 20
 GET = b"GET /version HTTP/1.1\r\nhost: localhost\r\n"
@@ -28,7 +28,7 @@ class Transport:
         self.high = 64 << 10
         self.written = self.reads = 0
         self.paused = self.closing = self.aborted = False
-        self.protocol: Connection
+        self.protocol: HttpConnection
 
     def write(self, data: bytes) -> None:
         self.unread += len(data)
@@ -92,8 +92,8 @@ class Server:
         else:
             self.exchanges.append(exchange)
 
-    def connect(self) -> tuple[Transport, Connection]:
-        transport, connection = Transport(), Connection(self.connections)
+    def connect(self) -> tuple[Transport, HttpConnection]:
+        transport, connection = Transport(), HttpConnection(self.connections)
         transport.protocol = connection
         connection.connection_made(transport)
         return transport, connection

@@ -319,12 +319,12 @@ def test_metrics(service):
 
 
 def test_defect_in_one_stream_does_not_end_the_others(service, monkeypatch, caplog):
-    from firelane.gateway.apis.chat.format import ChatFormat
+    from firelane.gateway.apis.chat.format import ChatEncoder
 
     def broken(*_):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(ChatFormat, "opening", broken)
+    monkeypatch.setattr(ChatEncoder, "opening", broken)
     chat = {"messages": [{"role": "user", "content": "x"}], "stream": True}
     answer = service.http.post("/v1/chat/completions", json=chat)
     assert json.loads(answer.text.removeprefix("data: "))["error"]["code"] == "internal_error"

@@ -10,7 +10,7 @@ import pytest
 from firelane.errors import EngineDeadError, RequestError
 from firelane.gateway.requests import turn
 from firelane.gateway.requests.run import RequestRun
-from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
+from firelane.gateway.requests.turn import SEQUENCE_COST, TimeSlice
 from firelane.text.chat import assistant
 from firelane.text.tokens import encoder
 
@@ -63,7 +63,7 @@ def test_others_have_their_turns():
     async def work() -> list[str]:
         seen: list[str] = []
         asyncio.get_running_loop().call_soon(seen.append, "other")
-        mine = Turn()
+        mine = TimeSlice()
         for part in ("a", "b"):
             await mine.take(turn.TURN_COST // 2)
             seen.append(part)
@@ -80,7 +80,7 @@ def test_a_request_that_has_ended_submits_no_more(service, submitted, monkeypatc
         if len(submitted) == 3:
             submitted[0].fail(RequestError("enough"))
 
-    monkeypatch.setattr(Turn, "take", take)
+    monkeypatch.setattr(TimeSlice, "take", take)
     service.engine.held = True
     assert service.http.post("/v1/completions", json=BODY).status_code == 400
     assert len(submitted) == 3
@@ -110,7 +110,7 @@ def test_embeddings_that_end_while_others_are_submitted(service, monkeypatch):
                 return
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(Turn, "take", take)
+    monkeypatch.setattr(TimeSlice, "take", take)
     answer = service.http.post(
         "/v1/embeddings", json={"input": PROMPTS[:5], "dimensions": 2, "normalize": False}
     )

@@ -10,7 +10,7 @@ import pytest
 
 from firelane.api.usage import PromptTokensDetails, Usage
 from firelane.gateway.apis.workers_ai.chat import as_chat
-from firelane.gateway.apis.workers_ai.format import PADDED_BYTES, WorkersFormat
+from firelane.gateway.apis.workers_ai.format import PADDED_BYTES, WorkersEncoder
 from firelane.gateway.apis.workers_ai.types import RunRequest
 from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.requests.admission import HELD
@@ -161,7 +161,7 @@ def test_json_is_a_value(workers):
 
 
 def test_calls_have_both_forms():
-    form = WorkersFormat(as_json=False)
+    form = WorkersEncoder(as_json=False)
     result = ChoiceResult(0, "", [], "tool_calls", "", [ToolCall("c1", "f", '{"x": 1}')])
     body = json.loads(form.response([result], USAGE, False))
     assert body["result"]["response"] is None
@@ -177,7 +177,7 @@ def test_calls_have_both_forms():
 
 
 def test_a_streams_calls_come_whole_at_its_end():
-    form = WorkersFormat(as_json=False)
+    form = WorkersEncoder(as_json=False)
     written = b"".join(
         form.delta(0, delta)
         for delta in (Reasoning("hm"), CallStart(0, "c1", "f"), CallArguments(0, "{"), CallArguments(0, "}"))

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.stored.files import ExpiresAfter, check_expires
+from firelane.api.usage import OutputTokensDetails
 from firelane.errors import RequestError
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -79,19 +80,15 @@ class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
-class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+class BatchInputDetails(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
-
-
-class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    reasoning_tokens: int = 0
 
 
 class BatchUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of all lines so far."""
 
     input_tokens: int = 0
-    input_tokens_details: InputTokensDetails = InputTokensDetails()
+    input_tokens_details: BatchInputDetails = BatchInputDetails()
     output_tokens: int = 0
     output_tokens_details: OutputTokensDetails = OutputTokensDetails()
     total_tokens: int = 0

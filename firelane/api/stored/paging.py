@@ -42,7 +42,7 @@ def read_query(query: bytes, known: Iterable[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageCursor:
     """after: the id that the page before ended with. newest_first: the order `desc`."""
 
     after: str | None
@@ -50,7 +50,7 @@ class Page:
     newest_first: bool
 
     @classmethod
-    def read(cls, fields: dict[str, str], *, default: int, most: int) -> Page:
+    def read(cls, fields: dict[str, str], *, default: int, most: int) -> PageCursor:
         """From the query's fields; `default` and `most`: of `limit`. Raises RequestError."""
         limit = fields.get("limit", str(default))
         if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= most):

@@ -12,6 +12,7 @@ from firelane.api.chat import MAX_TOOLS
 from firelane.api.formats import ResponseFormat
 from firelane.api.sampling import INT64, AnswerFields, Count, Object, Penalty, RunOptions, StopString
 from firelane.api.stored.responses_items import InputItem, OutputItem
+from firelane.api.usage import OutputTokensDetails
 from firelane.errors import RequestError
 
 LOGPROBS = "message.output_text.logprobs"
@@ -206,10 +207,6 @@ def _unsupported(name: str, *, param: str | None = None) -> RequestError:
 class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
-
-
-class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    reasoning_tokens: int = 0
 
 
 class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,19 +120,19 @@ class InputItem(MarkedMessage, kw_only=True, omit_defaults=True, forbid_unknown_
         return ("\n" if value is self.summary else "").join(texts)
 
 
-class Logprob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ResponsesLogprob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One token, or one alternative to it; top_logprobs: best first, absent in an alternative."""
 
     token: str
     logprob: float
     bytes: list[int]
-    top_logprobs: list[Logprob] | None = None
+    top_logprobs: list[ResponsesLogprob] | None = None
 
 
 class OutputText(msgspec.Struct, kw_only=True, tag="output_text"):
     text: str
     annotations: list[None] = []
-    logprobs: list[Logprob] = []
+    logprobs: list[ResponsesLogprob] = []
 
 
 class ReasoningText(msgspec.Struct, kw_only=True, tag="reasoning_text"):

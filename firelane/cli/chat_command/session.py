@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, cast
 
-from firelane.cli.chat_command.source import HIDDEN_WORDS, Message, Settings, Source
+from firelane.cli.chat_command.source import HIDDEN_WORDS, AnswerSource, Message, Settings
 from firelane.errors import FirelaneError
 from firelane.server.options.sampling import NUMBERS, setting
 from firelane.text.deltas import Content, Delta, Reasoning
@@ -53,11 +53,11 @@ class Terminal(Protocol):
         ...
 
 
-class Session:
+class ChatSession:
     """One conversation. Owns neither source nor terminal."""
 
     def __init__(
-        self, source: Source, terminal: Terminal, *, system: str = "", settings: Settings | None = None
+        self, source: AnswerSource, terminal: Terminal, *, system: str = "", settings: Settings | None = None
     ) -> None:
         self.messages: list[Message] = []
         self.settings: Settings = {**(settings or {})}
@@ -126,7 +126,7 @@ class Session:
     def _ask(self, text: str) -> None:
         """A question that gets no answer at all is not kept."""
         self.messages.append({"role": "user", "content": text})
-        answer = _Answer(self._terminal)
+        answer = _ShownAnswer(self._terminal)
         try:
             self._stream(answer)
         except FirelaneError as error:
@@ -138,7 +138,7 @@ class Session:
         else:
             self.messages.pop()
 
-    def _stream(self, shown: _Answer) -> None:
+    def _stream(self, shown: _ShownAnswer) -> None:
         """Show an answer until it ends, or until Ctrl-C. shown: gets its pieces."""
         told = [{"role": "system", "content": self.system}] if self.system else []
         with _ctrl_c(at_once=self._source.interrupts) as stopped:
@@ -213,7 +213,7 @@ def _message(saved: dict[str, Any]) -> Message:
     return kept | {HIDDEN_WORDS: str(saved[HIDDEN_WORDS])} if HIDDEN_WORDS in saved else kept
 
 
-class _Answer:
+class _ShownAnswer:
     """An answer so far, which is shown as it grows."""
 
     def __init__(self, terminal: Terminal) -> None:

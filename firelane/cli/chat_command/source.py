@@ -25,7 +25,7 @@ HIDDEN_WORDS = "reasoning_content"
 """Field of the model's messages that has its reasoning."""
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Gives answers. interrupts: Ctrl-C may raise KeyboardInterrupt anywhere inside an answer; elsewhere it
     is looked for between two pieces."""
 

@@ -22,14 +22,14 @@ MAX_ERRORS = 100
 MAX_LINES = 50_000
 
 
-class _Body(msgspec.Struct):
+class _StreamField(msgspec.Struct):
     """Fields that are looked at before the endpoint sees the body."""
 
     stream: Any = None
 
 
 _LINES: BodyDecoder[InputLine] = BodyDecoder(InputLine)
-_BODIES: BodyDecoder[_Body] = BodyDecoder(_Body)
+_BODIES: BodyDecoder[_StreamField] = BodyDecoder(_StreamField)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ _RETRY_AFTER = re.compile(rb"retry-after: (\d{1,6})\r\n", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ItemAnswer:
     """retry_after_s: what the answer asks for, 0: nothing."""
 
     status: int
@@ -27,7 +27,7 @@ class Answer:
 class ItemExchange:
     """An Exchange that keeps the answer. `on_answer` is called once, with it, unless the line was dropped."""
 
-    def __init__(self, line: InputLine, tenant: Tenant, on_answer: Callable[[Answer], None]) -> None:
+    def __init__(self, line: InputLine, tenant: Tenant, on_answer: Callable[[ItemAnswer], None]) -> None:
         request = self.request = Request()
         request.method, request.path = b"POST", line.url.encode()
         request.headers = {b"content-type": JSON}
@@ -47,7 +47,7 @@ class ItemExchange:
         self.started = self.gone = True
         self.on_gone = None
         found = _RETRY_AFTER.search(headers + self.extra_headers)
-        self._on_answer(Answer(status, body, int(found[1]) if found else 0))
+        self._on_answer(ItemAnswer(status, body, int(found[1]) if found else 0))
 
     def start_stream(self, content_type: bytes = EVENT_STREAM) -> None:  # noqa: ARG002
         self.started = True

@@ -12,7 +12,7 @@ import msgspec
 
 from firelane.api.stored.batches import InputLine, LineError, LineResponse, ResultLine
 from firelane.gateway.batches.input import Input, Scan
-from firelane.gateway.batches.item_exchange import Answer, ItemExchange
+from firelane.gateway.batches.item_exchange import ItemAnswer, ItemExchange
 from firelane.gateway.batches.records import INPUT, Ending
 from firelane.gateway.batches.results import Results
 from firelane.gateway.requests.models import ServedModel
@@ -120,7 +120,7 @@ class BatchJob:
         del self._under_way[item.number]
         self._again.appendleft(item)
 
-    def answered(self, item: BatchItem, answer: Answer, now_s: float) -> None:
+    def answered(self, item: BatchItem, answer: ItemAnswer, now_s: float) -> None:
         """Keep the answer, or the line for later where the server could not serve it."""
         if answer.status == 503:
             item.failures += 1

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from firelane.api.stored.batches import (
+    BatchInputDetails,
     BatchUsage,
-    InputTokensDetails,
-    OutputTokensDetails,
     RequestCounts,
     ResultLine,
 )
+from firelane.api.usage import OutputTokensDetails
 from firelane.gateway.batches.input import Scan
 from firelane.gateway.batches.records import ERRORS, OUTPUT
 from firelane.storage import sync_directory
@@ -42,11 +42,11 @@ class _Usage(msgspec.Struct, kw_only=True):
     output_tokens_details: _Details | None = None
 
 
-class _Answer(msgspec.Struct):
+class _AnswerBody(msgspec.Struct):
     usage: _Usage | None = None
 
 
-_ANSWERS: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
+_ANSWERS: msgspec.json.Decoder[_AnswerBody] = msgspec.json.Decoder(_AnswerBody)
 _RESULTS: msgspec.json.Decoder[ResultLine] = msgspec.json.Decoder(ResultLine)
 
 
@@ -146,7 +146,7 @@ class Tally:
     def usage(self) -> BatchUsage:
         return BatchUsage(
             input_tokens=self._input,
-            input_tokens_details=InputTokensDetails(cached_tokens=self._cached),
+            input_tokens_details=BatchInputDetails(cached_tokens=self._cached),
             output_tokens=self._output,
             output_tokens_details=OutputTokensDetails(reasoning_tokens=self._reasoning),
             total_tokens=self._input + self._output,

@@ -13,7 +13,7 @@ import msgspec
 from firelane.api.decode import BodyDecoder
 from firelane.api.stored.batches import InputLine
 from firelane.errors import FirelaneError, RequestError
-from firelane.gateway.batches.item_exchange import Answer, ItemExchange
+from firelane.gateway.batches.item_exchange import ItemAnswer, ItemExchange
 from firelane.gateway.batches.job import BatchItem, BatchJob
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.models import Models, ModelState, ServedModel
@@ -41,13 +41,13 @@ def idle_capacity(model: ServedModel, in_flight: int) -> int:
     return ready.max_num_seqs - taken
 
 
-class _Body(msgspec.Struct):
+class _ModelField(msgspec.Struct):
     """The part of a line that names its model."""
 
     model: str | None = None
 
 
-_MODELS: BodyDecoder[_Body] = BodyDecoder(_Body)
+_MODELS: BodyDecoder[_ModelField] = BodyDecoder(_ModelField)
 
 
 class BatchRunner:
@@ -133,6 +133,6 @@ class BatchRunner:
         except RequestError:
             return None
 
-    def _answered(self, job: BatchJob, item: BatchItem, answer: Answer) -> None:
+    def _answered(self, job: BatchJob, item: BatchItem, answer: ItemAnswer) -> None:
         job.answered(item, answer, self._now_s())
         self._wake.set()

@@ -27,7 +27,7 @@ class StoredItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class StoredConversation:
     """Replaced as a whole by each change; what is unchanged is shared."""
 
     about: ConversationObject
@@ -53,17 +53,17 @@ class Conversation:
             code="item_not_found",
         )
 
-    def without(self, item_id: str) -> Conversation:
+    def without(self, item_id: str) -> StoredConversation:
         """Raises NotFoundError."""
         found = self.find(item_id)
         return replace(self, items=tuple(item for item in self.items if item is not found))
 
 
-class ConversationStore(TenantStore[Conversation]):
+class ConversationStore(TenantStore[StoredConversation]):
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(max_entries, max_bytes, _not_found)
 
-    def with_room(self, tenant: Tenant, conversation_id: str, count: int) -> Conversation:
+    def with_room(self, tenant: Tenant, conversation_id: str, count: int) -> StoredConversation:
         """The conversation, to which `count` items may be added. Raises NotFoundError, and RequestError where
         it is full.
         """

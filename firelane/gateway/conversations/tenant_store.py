@@ -10,7 +10,7 @@ from firelane.errors import NotFoundError
 from firelane.gateway.tenants.tenant import Tenant
 
 
-class Entry(Protocol):
+class StoredEntry(Protocol):
     @property
     def id(self) -> str: ...
 
@@ -18,7 +18,7 @@ class Entry(Protocol):
     def size_bytes(self) -> int: ...
 
 
-EntryT = TypeVar("EntryT", bound=Entry)
+EntryT = TypeVar("EntryT", bound=StoredEntry)
 
 
 class _TenantEntries(Generic[EntryT]):

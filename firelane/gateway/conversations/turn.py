@@ -23,7 +23,7 @@ _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "f
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ConversationStores:
     """State that outlives a request."""
 
     responses: ResponseStore
@@ -31,7 +31,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ConversationTurn:
     """stored: JSON of the items of the turns before. earlier: the same, decoded. own: what this one adds.
     conversation: id of the one that the turn belongs to."""
 
@@ -40,7 +40,7 @@ class Turn:
     own: list[InputItem]
     conversation: str | None = None
 
-    def without(self, dropped: int) -> Turn:
+    def without(self, dropped: int) -> ConversationTurn:
         """The same without the first `dropped` items, and without outputs whose call is among them. What is
         stored stays whole."""
         gone = (*self.earlier, *self.own)[:dropped]
@@ -53,7 +53,7 @@ class Turn:
         own_first = max(0, dropped - len(self.earlier))
         return replace(self, earlier=rest(self.earlier, dropped), own=rest(self.own, own_first))
 
-    def keep(self, kept: Kept, tenant: Tenant, answer: ResponseObject, body: bytes) -> None:
+    def keep(self, kept: ConversationStores, tenant: Tenant, answer: ResponseObject, body: bytes) -> None:
         """Store the answer, if it is to be, and add to the conversation, if it is still there."""
         inputs = stored_items(self.own)
         outputs = [StoredItem(item.id, encode_json(item)) for item in answer.output]
@@ -64,13 +64,13 @@ class Turn:
             with contextlib.suppress(NotFoundError):
                 kept.conversations.add(tenant, self.conversation, inputs + outputs)
 
-    def keep_unfinished(self, kept: Kept, tenant: Tenant, answer: ResponseObject) -> None:
+    def keep_unfinished(self, kept: ConversationStores, tenant: Tenant, answer: ResponseObject) -> None:
         """Store an answer that has no items yet, or never will."""
         own = tuple(item.json for item in stored_items(self.own))
         kept.responses.put(tenant, StoredResponse(answer.id, encode_json(answer), self.stored + own, ()))
 
 
-def begin_turn(request: ResponsesRequest, kept: Kept, tenant: Tenant) -> Turn:
+def begin_turn(request: ResponsesRequest, kept: ConversationStores, tenant: Tenant) -> ConversationTurn:
     """Raises NotFoundError where the answer or the conversation that the request continues, or an item that
     it refers to, is not stored, RequestError where it asks to be stored and nothing is, or where the
     conversation is full.
@@ -99,10 +99,10 @@ def begin_turn(request: ResponsesRequest, kept: Kept, tenant: Tenant) -> Turn:
     own = _with_references(own, kept, tenant)
     if not earlier and not own:
         raise RequestError("`input` is missing, and the conversation is empty", param="input")
-    return Turn(stored, earlier, own, conversation)
+    return ConversationTurn(stored, earlier, own, conversation)
 
 
-def _with_references(items: list[InputItem], kept: Kept, tenant: Tenant) -> list[InputItem]:
+def _with_references(items: list[InputItem], kept: ConversationStores, tenant: Tenant) -> list[InputItem]:
     """With items in place of references to them. Raises NotFoundError."""
     wanted = {item.id or "" for item in items if item.type == "item_reference"}
     if not wanted:
@@ -128,7 +128,7 @@ def stored_items(items: list[InputItem]) -> list[StoredItem]:
     return made
 
 
-def initial_answer(request: ResponsesRequest, served_name: str, kept: Kept) -> ResponseObject:
+def initial_answer(request: ResponsesRequest, served_name: str, kept: ConversationStores) -> ResponseObject:
     """The answer before its first item: what it repeats of the request."""
     reasoning, text = request.reasoning, request.text
     conversation = conversation_id(request.conversation)

@@ -21,7 +21,7 @@ TIMEOUTS = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDO
 Listen = Callable[..., Awaitable[asyncio.Server]]
 
 
-class Listener:
+class HttpListener:
     """Owns them, from `start` to `close`. make: the protocol of each connection. tls: of all of
     them; None: they are plain."""
 

@@ -1,10 +1,10 @@
 """HTTP/1.1 on an asyncio protocol and httptools: requests in, responses and event streams out.
 
-One Connection per socket; one Exchange per request, answered in the order of arrival. A handler is a plain
-function: it answers at once or keeps the Exchange and writes to it later from wherever the data comes, so a
-token costs no task switch. A request is accepted or refused when its head is complete, before any of its body
-is kept. Limits: all but the body 431, the body 413, a request that does not arrive in time 408; a client that
-does not read is cut off by the owner's sweep.
+One HttpConnection per socket; one Exchange per request, answered in the order of arrival. A handler is a
+plain function: it answers at once or keeps the Exchange and writes to it later from wherever the data comes,
+so a token costs no task switch. A request is accepted or refused when its head is complete, before any of its
+body is kept. Limits: all but the body 431, the body 413, a request that does not arrive in time 408; a client
+that does not read is cut off by the owner's sweep.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHUNK_FRAME_BYTES = 24
 """Bytes of a chunk's size and line ends, which count against no limit."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Parses one client's bytes. States: reading a request, answering, lingering (after a refusal, until
     the client has read it), closed. `deadline_s` is when the sweep closes it. deaf: what the client sends
     from now on is passed over.

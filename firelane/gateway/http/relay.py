@@ -27,7 +27,7 @@ CORS = b"access-control-"
 GONE = "the process that answers this has gone: try again"
 
 
-class Relay:
+class RequestRelay:
     """Connects to the process that answers. connect: a new connection to it, for one request."""
 
     def __init__(self, connect: Callable[[], socket.socket]) -> None:

@@ -39,13 +39,13 @@ class PublisherFeed:
 
     def __init__(self, config: KvEventsConfig) -> None:
         self._config = config
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _EnginePlace] = {}
 
     def follow(self, link: EngineLink) -> None:
         """Raises UsageError where its endpoint cannot be used."""
         number = int(link.name)
         if number not in self._places:
-            self._places[number] = _Place(self._config, number)
+            self._places[number] = _EnginePlace(self._config, number)
         link.on_cache_events = partial(self._places[number].tell, link)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class PublisherFeed:
             place.publisher.close()
 
 
-class _Place:
+class _EnginePlace:
     """source: the link whose engine has said last that it begins with an empty cache."""
 
     def __init__(self, config: KvEventsConfig, number: int) -> None:

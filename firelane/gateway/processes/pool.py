@@ -44,7 +44,7 @@ from firelane.gateway.processes.gateway_child import GatewayChild
 from firelane.gateway.processes.places import EnginePlaces
 from firelane.gateway.processes.served import ServedModels
 from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets
-from firelane.gateway.share import Share
+from firelane.gateway.share import GatewayShare
 from firelane.gateway.tenants.counts import SharedCounts
 from firelane.link.listening import listening_sockets, share_out
 
@@ -216,9 +216,9 @@ class GatewayPool:
 
     # ---- the server
 
-    def share(self) -> Share:
+    def share(self) -> GatewayShare:
         """The part of this process."""
-        return Share(counts=self.counts, created=self._created, refresh=self.refresh)
+        return GatewayShare(counts=self.counts, created=self._created, refresh=self.refresh)
 
     def front(self, gateway: Gateway) -> GatewayPool:
         """The server of all processes. gateway: that of this one."""

@@ -20,7 +20,7 @@ from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.roles.roles import take_role
 from firelane.gateway.engines.routing.routing import Router
-from firelane.gateway.http.relay import Relay
+from firelane.gateway.http.relay import RequestRelay
 from firelane.gateway.processes.config_text import from_text
 from firelane.gateway.processes.control import (
     Alive,
@@ -48,7 +48,7 @@ from firelane.gateway.processes.control import Relay as RelayMessage
 from firelane.gateway.processes.remote_residence import RemoteResidence
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.server import HTTP, Gateway
-from firelane.gateway.share import Share
+from firelane.gateway.share import GatewayShare
 from firelane.gateway.tenants.counts import SharedCounts
 from firelane.telemetry.metrics import Dump
 from firelane.wire.numbers import first_id
@@ -142,9 +142,9 @@ class GatewayProcess:
         self._number = setup.number
         for model in config.models:
             self._make_engines(model, recovers=setup.recovers[model.names[0]])
-        share = Share(
+        share = GatewayShare(
             counts=SharedCounts(fds[0], setup.index, setup.places),
-            relay=Relay(self._connect),
+            relay=RequestRelay(self._connect),
             created=setup.created,
         )
         self._gateway = Gateway(config, list(self._models.values()), self._on_fatal, share=share)

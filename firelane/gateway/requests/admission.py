@@ -12,8 +12,8 @@ from typing import Protocol
 
 from firelane.errors import EngineDeadError, FirelaneError, QueueFullError, QueueTimeoutError, RequestError
 from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.requests.usage_log import Outcome, UsageLog
-from firelane.gateway.tenants.counts import Counts, LocalCounts, Record
+from firelane.gateway.requests.usage_log import RequestOutcome, UsageLog
+from firelane.gateway.tenants.counts import CountRecord, Counts, LocalCounts
 from firelane.gateway.tenants.quota import UNLIMITED, TenantQuota
 from firelane.gateway.tenants.registry import Tenants
 
@@ -22,7 +22,7 @@ HELD, EARLY, BACKGROUND = 0, 2, 3
 """Figures of a process in the record of a model. (One that is killed gives back figure 1 to a bucket.)"""
 
 
-class Waiting(Protocol):
+class QueuedRequest(Protocol):
     """A request with the engine, which may not have begun with it."""
 
     @property
@@ -80,7 +80,7 @@ class Reservation:
         """The request did not start: the tenant has made one, but used no tokens."""
         self._end(used_tokens=0)
 
-    def close(self, outcome: Outcome) -> None:
+    def close(self, outcome: RequestOutcome) -> None:
         """The request has ended: its usage is written down."""
         if self._end(used_tokens=outcome.prompt_tokens + outcome.generated_tokens):
             self._controller.usage.ended(self.exchange, outcome)
@@ -122,7 +122,7 @@ class AdmissionController:
         self._tenants = tenants
         self._max_queue = max_queue
         self.max_age_s = max_age_s
-        self._line: dict[Waiting, float] = {}  # by arrival
+        self._line: dict[QueuedRequest, float] = {}  # by arrival
 
     @property
     def held(self) -> int:
@@ -208,7 +208,7 @@ class AdmissionController:
             if mine is not None:
                 mine.own[HELD] += sequences
 
-    def _of_tenant(self, tenant: str) -> Record:
+    def _of_tenant(self, tenant: str) -> CountRecord:
         return self._counts.record(f"model {self._model} tenant {tenant}")
 
     def _check_size(self, sequences: int, max_num_seqs: int) -> int:
@@ -234,11 +234,11 @@ class AdmissionController:
         if reservation.tenant and reservation.sequences:
             self._of_tenant(reservation.tenant).own[HELD] -= reservation.sequences
 
-    def joined(self, request: Waiting, now_s: float) -> None:
+    def joined(self, request: QueuedRequest, now_s: float) -> None:
         """The request is in the engine's queue since `now_s`."""
         self._line[request] = now_s
 
-    def left(self, request: Waiting) -> None:
+    def left(self, request: QueuedRequest) -> None:
         """It has ended. Those that did not join are ignored."""
         self._line.pop(request, None)
 

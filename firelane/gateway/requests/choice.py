@@ -9,7 +9,7 @@ from __future__ import annotations
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.requests.formats import TokenReport
 from firelane.gateway.requests.run import RequestRun
-from firelane.gateway.requests.sinks import OutputOptions, ResponseSink, Tokens
+from firelane.gateway.requests.sinks import OutputOptions, PieceTokens, ResponseSink
 from firelane.text.deltas import CallStart, Splitter
 from firelane.text.prompt import Prompt
 from firelane.text.tokens.detokenize import Detokenizer, SequenceText, make_detokenizer
@@ -195,13 +195,13 @@ class Choice:
         reports, self._reports = self._reports, []
         return reports
 
-    def _take_tokens(self) -> Tokens | None:
+    def _take_tokens(self) -> PieceTokens | None:
         if not self._options.token_ids:
             return None
         first = self._shown_tokens == 0
         self._shown_tokens += len(self._tokens)
         ids, self._tokens = self._tokens, []
-        return Tokens(ids, self._prompt.ids.tolist() if first else None)
+        return PieceTokens(ids, self._prompt.ids.tolist() if first else None)
 
     def on_pages(self, pages: PagesAt) -> None:
         self.pages = pages

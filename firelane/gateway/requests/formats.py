@@ -61,7 +61,7 @@ class LiveUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ResponseIdentity:
     """Fields that all chunks of one answer repeat. created: Unix time in seconds. fingerprint: stands for the
     model and the program that serves it. usage_in_chunks: chunks say `usage: null` because the last one will
     hold it; with live_usage they say how much it is so far. tokens_by_id: reports name tokens by their ids.
@@ -77,7 +77,7 @@ class Identity:
     tokens_by_id: bool = False
 
 
-class ResponseFormat(Protocol):
+class ResponseEncoder(Protocol):
     """Serializer of one kind of answer. `reports` is None when the client did not ask for logprobs;
     `offset` counts the characters of the choice before these reports.
     """
@@ -114,7 +114,7 @@ class EventFrame:
 
     __slots__ = ("_ends_in_usage", "_fixed", "_live", "head")
 
-    def __init__(self, who: Identity, kind: str) -> None:
+    def __init__(self, who: ResponseIdentity, kind: str) -> None:
         tier = b"" if who.service_tier is None else b'"service_tier":%b,' % encode_json(who.service_tier)
         self.head = (
             b'data: {"id":%b,"object":%b,"created":%d,"model":%b,"system_fingerprint":%b,%b"choices":['

@@ -15,11 +15,11 @@ from firelane.errors import RequestError
 from firelane.gateway.http.peer import NOBODY
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
-from firelane.gateway.requests.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
+from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseEncoder, ResponseIdentity
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
 from firelane.gateway.requests.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
-from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
+from firelane.gateway.requests.turn import SEQUENCE_COST, TimeSlice
 from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt
 from firelane.text.sampling import FALLBACKS, SEED_MASK, Fallback
@@ -37,7 +37,7 @@ class GenerationRequest:
     """
 
     fields: SamplingFields
-    format: ResponseFormat
+    format: ResponseEncoder
     options: OutputOptions
     prompts: list[Prompt]
     draws: int = 1
@@ -79,7 +79,7 @@ async def _checked(
 ) -> list[tuple[Prompt, Sampling]]:
     """The prompts, cut where the request wants that, each with what the engine is told about it."""
     ready, build, fields = model.serving(), model.prompts, request.fields
-    turn, work = Turn(), list[tuple[Prompt, Sampling]]()
+    turn, work = TimeSlice(), list[tuple[Prompt, Sampling]]()
     for whole in request.prompts:
         prompt = build.truncated(fields, whole, ready)
         work.append((prompt, build.sampling(fields, prompt, ready, request.reports, fallback)))
@@ -160,7 +160,7 @@ class _Starter:
 class GenerationAnswer:
     """The Answer in one piece, or the end of a stream."""
 
-    def __init__(self, format: ResponseFormat, options: OutputOptions) -> None:
+    def __init__(self, format: ResponseEncoder, options: OutputOptions) -> None:
         self._format = format
         self._options = options
         self._results: list[ChoiceResult] = []
@@ -221,11 +221,11 @@ def _prompt_details(choices: Sequence[Choice]) -> PromptTokensDetails:
     return PromptTokensDetails(cached_tokens=cached, cached_tokens_by_tier=by_tier)
 
 
-def new_identity(prefix: str, fields: SamplingFields, model: ServedModel) -> Identity:
+def new_identity(prefix: str, fields: SamplingFields, model: ServedModel) -> ResponseIdentity:
     """A new answer's name and time. A request that names no model gets the first that is served."""
     options = fields.stream_options or StreamOptions()
     usage = options.include_usage is True
-    return Identity(
+    return ResponseIdentity(
         id=prefix + secrets.token_hex(12),
         created=int(time.time()),
         model=fields.model or model.name,

@@ -12,8 +12,8 @@ from firelane.gateway.engines.recovery.in_flight import Sink
 from firelane.gateway.http.exchange import retry_header
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.models import ServedModel
-from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
-from firelane.gateway.requests.usage_log import CLIENT_GONE, Outcome
+from firelane.gateway.requests.turn import SEQUENCE_COST, TimeSlice
+from firelane.gateway.requests.usage_log import CLIENT_GONE, RequestOutcome
 from firelane.telemetry.traces import RequestTimes
 from firelane.wire.frames import NewRequest
 
@@ -94,7 +94,7 @@ class RequestRun(Generic[SequenceT]):
         """Submit what the request begins with, some at a time, and wait in the queue with it. Raises
         EngineDeadError where not even the first could be submitted; nothing is left of the run then.
         """
-        turn = Turn()
+        turn = TimeSlice()
         try:
             for sequence, request in first:
                 self.submit(sequence, request)
@@ -203,7 +203,7 @@ class RequestRun(Generic[SequenceT]):
         begun = [one for one in self.sequences if one.first_of_prompt and one.planned_s]
         self._admission.left(self)
         self._reservation.close(
-            Outcome(
+            RequestOutcome(
                 status=status,
                 reason=reason,
                 names=self._names,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from firelane.gateway.http.exchange import EVENT_STREAM, NDJSON, Exchange
 from firelane.gateway.requests.best_of import BestOf
-from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseFormat, TokenReport
+from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseEncoder, TokenReport
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 
 
@@ -54,7 +54,7 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class PieceTokens:
     """Token ids of a piece of the answer, and those of the prompt before the first of them."""
 
     ids: list[int]
@@ -82,7 +82,7 @@ class ResponseSink(Protocol):
         text: str,
         reports: list[TokenReport],
         reason: str | None,
-        tokens: Tokens | None = None,
+        tokens: PieceTokens | None = None,
         *,
         stop: str | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class EventSink:
         self,
         index: int,
         exchange: Exchange,
-        format: ResponseFormat,
+        format: ResponseEncoder,
         logprob_text: Callable[[int], str] | None,
         media: StreamMedia = EVENTS,
     ) -> None:
@@ -141,7 +141,7 @@ class EventSink:
         text: str,
         reports: list[TokenReport],
         reason: str | None,
-        tokens: Tokens | None = None,
+        tokens: PieceTokens | None = None,
         *,
         stop: str | None = None,
     ) -> None:
@@ -191,7 +191,7 @@ class ResultSink:
         text: str,
         reports: list[TokenReport],
         reason: str | None,
-        tokens: Tokens | None = None,
+        tokens: PieceTokens | None = None,
         *,
         stop: str | None = None,
     ) -> None:

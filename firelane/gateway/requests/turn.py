@@ -10,7 +10,7 @@ TURN_COST = 1 << 17
 """Some 3 ms."""
 
 
-class Turn:
+class TimeSlice:
     """The work of one request. What costs little stays in one turn of the loop."""
 
     def __init__(self) -> None:

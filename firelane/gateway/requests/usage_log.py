@@ -21,7 +21,7 @@ MAX_TENANT_LABELS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RequestOutcome:
     """Result of an admitted request. reason: a finish reason, "abort" or "error". names: of its model, the
     reported one first. times: by the gateway's clock. cached_tokens are among prompt_tokens.
     """
@@ -48,7 +48,7 @@ class TenantCounters:
         self.generated_tokens = counter("generated_tokens", "Tokens generated, also for clients that left.")
         self.cost = counter("cost", "Cost of the tokens, in the currency of the price file.")
 
-    def add(self, tenant: str, outcome: Outcome, cost: float) -> None:
+    def add(self, tenant: str, outcome: RequestOutcome, cost: float) -> None:
         self.requests.add(1, tenant)
         self.prompt_tokens.add(outcome.prompt_tokens, tenant)
         self.cached_tokens.add(outcome.cached_tokens, tenant)
@@ -89,7 +89,7 @@ class UsageLog:
                 text = prompt.ids.tolist() if prompt.text is None else prompt.text
                 event(log, "request_prompt", {"id": exchange.id, "prompt": text})
 
-    def ended(self, exchange: Exchange, outcome: Outcome) -> None:
+    def ended(self, exchange: Exchange, outcome: RequestOutcome) -> None:
         """Once for each admitted request, however it ended."""
         o = outcome
         cost = self.prices.of(o.names).cost(o.prompt_tokens, o.cached_tokens, o.generated_tokens)
@@ -123,7 +123,7 @@ def _who(exchange: Exchange) -> dict[str, object]:
     return {"id": exchange.id, "tenant": exchange.request.tenant.label, "path": path[:200]}
 
 
-def _line(exchange: Exchange, outcome: Outcome, cost: float) -> dict[str, object]:
+def _line(exchange: Exchange, outcome: RequestOutcome, cost: float) -> dict[str, object]:
     times = outcome.times
     return {
         **_who(exchange),
@@ -138,7 +138,7 @@ def _line(exchange: Exchange, outcome: Outcome, cost: float) -> dict[str, object
     }
 
 
-def _attributes(exchange: Exchange, outcome: Outcome) -> dict[str, str | int]:
+def _attributes(exchange: Exchange, outcome: RequestOutcome) -> dict[str, str | int]:
     """Attributes of a trace, by OpenTelemetry's names for generative AI where it has them."""
     return {
         "gen_ai.request.model": outcome.names[0],

@@ -30,7 +30,7 @@ FIGURE_BYTES = 8
 NOBODY = nullcontext()
 
 
-class Record(Protocol):
+class CountRecord(Protocol):
     """Figures of one name, 0 at first. common: [COMMON]; own: [OWN], of this process."""
 
     @property
@@ -48,7 +48,7 @@ class Record(Protocol):
 
 
 class Counts(Protocol):
-    def record(self, name: str) -> Record: ...
+    def record(self, name: str) -> CountRecord: ...
 
 
 class LocalRecord:
@@ -70,7 +70,7 @@ class LocalCounts:
     def __init__(self) -> None:
         self._records: dict[str, LocalRecord] = {}
 
-    def record(self, name: str) -> Record:
+    def record(self, name: str) -> CountRecord:
         return self._records.setdefault(name, LocalRecord())
 
 
@@ -110,7 +110,7 @@ class SharedCounts:
         self._stride = KEY_BYTES + FIGURE_BYTES * (COMMON + OWN * places)
         self._records = records
         self._memory = mmap.mmap(fd, self._stride * (records + 1))
-        self._known: dict[str, Record] = {}
+        self._known: dict[str, CountRecord] = {}
 
     @classmethod
     def make(cls, places: int, records: int = RECORDS) -> SharedCounts:
@@ -137,7 +137,7 @@ class SharedCounts:
         finally:
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, at)
 
-    def record(self, name: str) -> Record:
+    def record(self, name: str) -> CountRecord:
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = self._place(name)
@@ -150,7 +150,7 @@ class SharedCounts:
             with record.turn():
                 record.give_back(index)
 
-    def _place(self, name: str) -> Record:
+    def _place(self, name: str) -> CountRecord:
         """Probes from where the key's hash says; the first free place is taken."""
         key = hashlib.blake2b(name.encode(), digest_size=KEY_BYTES).digest()
         first = int.from_bytes(key, "little") % self._records

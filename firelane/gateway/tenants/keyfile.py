@@ -29,7 +29,7 @@ _NAME = re.compile(r"[\w.@-]{1,64}", re.ASCII)
 Limit = Annotated[int, Meta(ge=1, le=2**53)]
 
 
-class Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TenantEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One tenant as the file has it. Absent limits are none."""
 
     keys: list[str] = []
@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class KeyFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    tenants: dict[str, Entry]
+    tenants: dict[str, TenantEntry]
 
 
 class KeyRing:
@@ -90,7 +90,7 @@ def load(path: Path, kind: type[Any]) -> Any:
         raise UsageError(f"{path}: {error}") from None
 
 
-def _tenant(path: Path, name: str, entry: Entry) -> Tenant:
+def _tenant(path: Path, name: str, entry: TenantEntry) -> Tenant:
     check_name(name, f"{path}: ")
     return Tenant(
         name=name,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from firelane.errors import RateLimitError
 from firelane.gateway.tenants.buckets import TokenBucket
-from firelane.gateway.tenants.counts import LocalRecord, Record
+from firelane.gateway.tenants.counts import CountRecord, LocalRecord
 from firelane.gateway.tenants.tenant import Tenant
 
 Clock = Callable[[], float]
@@ -64,7 +64,7 @@ class Quota:
     own figures the requests that run and the tokens that they hold.
     """
 
-    def __init__(self, tenant: Tenant, now_s: Clock, record: Record | None = None) -> None:
+    def __init__(self, tenant: Tenant, now_s: Clock, record: CountRecord | None = None) -> None:
         self._now_s = now_s
         self._name = tenant.label
         self._record = record or LocalRecord()

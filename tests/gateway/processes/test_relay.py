@@ -11,7 +11,7 @@ import pytest
 
 from firelane.errors import EngineDeadError
 from firelane.gateway.http.exchange import EVENT_STREAM, Request, Route
-from firelane.gateway.http.relay import Relay
+from firelane.gateway.http.relay import RequestRelay
 
 
 class Exchange:
@@ -54,7 +54,7 @@ class Scene:
         self.lingers = False
         self.closed = asyncio.Event()
         routes = [Route("POST", "/own", lambda _: None), Route("POST", "/a", lambda _: None, owned=True)]
-        self.kept, self.relayed = Relay(self._connect).routes(routes, 100)
+        self.kept, self.relayed = RequestRelay(self._connect).routes(routes, 100)
         self.tasks: list[asyncio.Task[None]] = []
 
     def _connect(self) -> socket.socket:

@@ -8,7 +8,11 @@ import openai
 import pytest
 
 from firelane.gateway.conversations import conversation_store
-from firelane.gateway.conversations.conversation_store import ENTRY_BYTES, Conversation, ConversationStore
+from firelane.gateway.conversations.conversation_store import (
+    ENTRY_BYTES,
+    ConversationStore,
+    StoredConversation,
+)
 from firelane.gateway.tenants.tenant import Tenant
 
 ANNE = Tenant(name="anne")
@@ -131,7 +135,7 @@ def test_the_store_counts_its_bytes():
     store = ConversationStore(10, max_bytes=3 * ENTRY_BYTES)
     for i in range(5):
         about = conversation_store.ConversationObject(id=f"conv_{i}", created_at=0, metadata={})
-        store.put(ANNE, Conversation(about, ()))
+        store.put(ANNE, StoredConversation(about, ()))
         store.check_integrity()
     assert len(store) == 3
     store.add(ANNE, "conv_4", [conversation_store.StoredItem("a", b"x" * 100)])

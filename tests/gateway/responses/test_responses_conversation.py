@@ -13,7 +13,7 @@ from firelane.gateway.apis.responses.chat import as_chat
 from firelane.gateway.apis.responses.tools import left_out, names_of
 from firelane.gateway.conversations.conversation_store import ConversationStore
 from firelane.gateway.conversations.response_store import ResponseStore
-from firelane.gateway.conversations.turn import Kept, begin_turn
+from firelane.gateway.conversations.turn import ConversationStores, begin_turn
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x": 1}'}
@@ -24,7 +24,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 def chat(**body: Any) -> Any:
     request = msgspec.convert(body, ResponsesRequest)
     request.check()
-    turn = begin_turn(request, Kept(ResponseStore(0), ConversationStore(0)), ANONYMOUS_ADMIN)
+    turn = begin_turn(request, ConversationStores(ResponseStore(0), ConversationStore(0)), ANONYMOUS_ADMIN)
     return as_chat(request, turn.earlier, turn.own)
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from firelane.api.errors import envelope
 from firelane.api.stored.responses import ResponseObject
 from firelane.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
-from firelane.gateway.apis.responses.format import ResponsesFormat
+from firelane.gateway.apis.responses.format import ResponsesEncoder
 from firelane.gateway.requests.formats import ChoiceResult, TokenReport
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning, ToolCall
 
@@ -41,7 +41,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.kept: list[dict[str, Any]] = []
-        self.form = ResponsesFormat(
+        self.form = ResponsesEncoder(
             ResponseObject(id="resp_1", created_at=1, model="m", reasoning={}, text={}),
             Names(),
             lambda _, body: self.kept.append(json.loads(body)),

@@ -14,7 +14,7 @@ from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Services
 
 
-class EngineRoles:
+class EngineRoleHandler:
     def __init__(self, services: Services) -> None:
         self._models = services.models
         self._bodies = services.bodies

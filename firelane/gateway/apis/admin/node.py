@@ -11,7 +11,7 @@ from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Services
 
 
-class NodeModels:
+class NodeHandler:
     def __init__(self, services: Services) -> None:
         self._models = services.models
         self._control = services.control

@@ -12,7 +12,7 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.services import Services
 
 
-class TenantPages:
+class TenantPageHandler:
     def __init__(self, services: Services) -> None:
         self._models = services.models
         self._bodies = services.bodies

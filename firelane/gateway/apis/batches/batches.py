@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from firelane.api.decode import BodyDecoder
 from firelane.api.stored.batches import Batch, BatchList, BatchListQuery, BatchRequest
-from firelane.api.stored.paging import Page, read_query
-from firelane.gateway.batches.service import Batches as BatchService
+from firelane.api.stored.paging import PageCursor, read_query
+from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
@@ -15,8 +15,8 @@ from firelane.gateway.replies import Replies
 PATH = "/v1/batches"
 
 
-class Batches:
-    def __init__(self, service: BatchService, bodies: Bodies, replies: Replies) -> None:
+class BatchHandler:
+    def __init__(self, service: Batches, bodies: Bodies, replies: Replies) -> None:
         self._bodies = bodies
         self._service = service
         self._replies = replies
@@ -37,7 +37,7 @@ class Batches:
 
     def list_all(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("after", "limit"))
-        page = Page.read(fields, default=20, most=100)
+        page = PageCursor.read(fields, default=20, most=100)
         data, more = page.cut(self._service.records.of(exchange.request.tenant.name))
         first, last = (data[0].id, data[-1].id) if data else (None, None)
         self._replies.json(exchange, BatchList(data=data, first_id=first, last_id=last, has_more=more))

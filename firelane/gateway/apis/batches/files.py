@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from firelane.api.stored.files import FileDeleted, FileForm, FileList, FileListQuery, FileObject
-from firelane.api.stored.paging import Page, read_query
+from firelane.api.stored.paging import PageCursor, read_query
 from firelane.errors import RequestError
 from firelane.gateway.files.store import FileStore, TenantFiles
 from firelane.gateway.files.upload import Upload, boundary_of
@@ -21,7 +21,7 @@ PIECE_BYTES = 256 << 10
 MAX_LIMIT = 10_000
 
 
-class Files:
+class FileHandler:
     def __init__(self, store: FileStore, replies: Replies, metrics: ServerMetrics) -> None:
         self._store = store
         self._replies = replies
@@ -61,7 +61,7 @@ class Files:
 
     def list_all(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("after", "limit", "order", "purpose"))
-        page = Page.read(fields, default=MAX_LIMIT, most=MAX_LIMIT)
+        page = PageCursor.read(fields, default=MAX_LIMIT, most=MAX_LIMIT)
         purpose = fields.get("purpose")
         files = [f for f in self._tenant_files(exchange).all() if purpose is None or f.purpose == purpose]
         data, more = page.cut(files)

@@ -22,7 +22,7 @@ from firelane.gateway.apis.chat.reports import prompt_logprobs
 from firelane.gateway.requests.formats import (
     ChoiceResult,
     EventFrame,
-    Identity,
+    ResponseIdentity,
     TokenReport,
     encode_json,
     error_event,
@@ -32,10 +32,12 @@ from firelane.text.deltas import CallStart, Content, Delta, Reasoning
 from firelane.text.tokens.tokenizer import Tokenizer
 
 
-class ChatFormat:
-    """The ResponseFormat of /v1/chat/completions. legacy_calls: a call is a `function_call`."""
+class ChatEncoder:
+    """The ResponseEncoder of /v1/chat/completions. legacy_calls: a call is a `function_call`."""
 
-    def __init__(self, identity: Identity, tokenizer: Tokenizer, *, legacy_calls: bool = False) -> None:
+    def __init__(
+        self, identity: ResponseIdentity, tokenizer: Tokenizer, *, legacy_calls: bool = False
+    ) -> None:
         self._identity = identity
         self._legacy_calls = legacy_calls
         self._tokenizer = tokenizer

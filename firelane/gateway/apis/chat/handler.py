@@ -8,7 +8,7 @@ from dataclasses import replace
 from firelane.api.chat import CHAT_HINTS, ChatRequest
 from firelane.api.chat_answer import ChatResponse
 from firelane.api.decode import BodyDecoder
-from firelane.gateway.apis.chat.format import ChatFormat
+from firelane.gateway.apis.chat.format import ChatEncoder
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.generation import (
@@ -20,7 +20,7 @@ from firelane.gateway.requests.generation import (
 from firelane.gateway.requests.models import Models
 
 
-class Chat:
+class ChatHandler:
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies
@@ -44,7 +44,7 @@ class Chat:
             )
             generation = GenerationRequest(
                 fields=request,
-                format=ChatFormat(identity, model.tokenizer, legacy_calls=bool(request.functions)),
+                format=ChatEncoder(identity, model.tokenizer, legacy_calls=bool(request.functions)),
                 options=replace(options, live_usage=identity.live_usage, prefix=_echoed(request)),
                 prompts=[await model.assistant.encode(chat, room)],
                 draws=draws,

@@ -12,7 +12,7 @@ from firelane.gateway.apis.chat.reports import prompt_logprobs
 from firelane.gateway.requests.formats import (
     ChoiceResult,
     EventFrame,
-    Identity,
+    ResponseIdentity,
     TokenReport,
     encode_json,
     error_event,
@@ -22,10 +22,10 @@ from firelane.text.deltas import Delta
 from firelane.text.tokens.tokenizer import Tokenizer
 
 
-class CompletionFormat:
-    """The ResponseFormat of /v1/completions."""
+class CompletionEncoder:
+    """The ResponseEncoder of /v1/completions."""
 
-    def __init__(self, identity: Identity, tokenizer: Tokenizer) -> None:
+    def __init__(self, identity: ResponseIdentity, tokenizer: Tokenizer) -> None:
         self._identity = identity
         self._tokenizer = tokenizer
         self._frame = EventFrame(identity, "text_completion")

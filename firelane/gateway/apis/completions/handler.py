@@ -8,11 +8,11 @@ from dataclasses import replace
 from firelane.api.completions import CompletionRequest, CompletionResponse
 from firelane.api.decode import BodyDecoder
 from firelane.api.sampling import HINTS
-from firelane.gateway.apis.completions.format import CompletionFormat
+from firelane.gateway.apis.completions.format import CompletionEncoder
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.best_of import BestOf
-from firelane.gateway.requests.formats import Identity
+from firelane.gateway.requests.formats import ResponseIdentity
 from firelane.gateway.requests.generation import (
     GenerationRequest,
     new_identity,
@@ -24,7 +24,7 @@ from firelane.gateway.requests.sinks import OutputOptions
 from firelane.text.schemas.constraints import grammar_of, schema_notes
 
 
-class Completions:
+class CompletionHandler:
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies
@@ -44,7 +44,7 @@ class Completions:
             identity = new_identity("cmpl-", request, model)
             generation = GenerationRequest(
                 fields=request,
-                format=CompletionFormat(identity, model.tokenizer),
+                format=CompletionEncoder(identity, model.tokenizer),
                 options=_options(request, identity),
                 prompts=await model.prompts.completion(request, model.text_room(exchange, "prompt", request)),
                 draws=draws,
@@ -54,7 +54,7 @@ class Completions:
             await start_generation(model, reservation, generation)
 
 
-def _options(request: CompletionRequest, identity: Identity) -> OutputOptions:
+def _options(request: CompletionRequest, identity: ResponseIdentity) -> OutputOptions:
     options = output_options(
         request,
         logprobs=request.logprobs is not None,

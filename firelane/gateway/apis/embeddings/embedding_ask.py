@@ -13,7 +13,7 @@ from firelane.gateway.apis.embeddings.vectors import VectorAnswer
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import cache_salt
 from firelane.gateway.requests.models import ServedModel
-from firelane.gateway.requests.turn import Turn
+from firelane.gateway.requests.turn import TimeSlice
 from firelane.text.prompt import Prompt
 from firelane.text.tokens.encoder import pack_prompts
 from firelane.wire.frames import Pooling, Ready
@@ -85,7 +85,7 @@ async def _prompts(ask: EmbeddingAsk, model: ServedModel, exchange: Exchange) ->
     else:
         found = await pack_prompts(cast(list[list[int]], ask.inputs))
     prompts = [Prompt(_cut(packed, keep, from_start=ask.from_start), None) for packed in found]
-    turn = Turn()
+    turn = TimeSlice()
     for index, prompt in enumerate(prompts):
         _check_ids(ask, index, prompt, ready)
         await turn.take(len(prompt))

@@ -13,7 +13,7 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import Models
 
 
-class Embeddings:
+class EmbeddingHandler:
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies

@@ -30,7 +30,7 @@ SCORE_PATHS = ("/v1/score", "/score")
 RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
 
 
-class Scores:
+class ScoreHandler:
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies

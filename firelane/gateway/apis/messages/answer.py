@@ -27,7 +27,7 @@ class ToolUseBlock(msgspec.Struct, kw_only=True, tag="tool_use"):
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
-class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+class ThinkingTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     thinking_tokens: int
 
 
@@ -38,7 +38,7 @@ class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: ThinkingTokensDetails
     service_tier: Literal["standard"] = "standard"
 
 

@@ -21,8 +21,8 @@ from firelane.api.formats import JsonSchemaFormat, ResponseFormat
 from firelane.api.reading.field_names import marks_of
 from firelane.errors import RequestError
 from firelane.gateway.apis.messages.types import (
-    Block,
     Content,
+    ContentBlock,
     CountTokensRequest,
     MessagesRequest,
     MessagesToolChoice,
@@ -184,7 +184,7 @@ class _Turns:
         self.messages = [turn.message() for turn in self._turns]
 
     def _add(self, role: str, content: Content, where: str) -> None:
-        blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
+        blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
         if role == "assistant":
             self._add_answer(self._turn(role), blocks, where)
             return
@@ -201,7 +201,7 @@ class _Turns:
             self._turns.append(_Turn(role))
         return self._turns[-1]
 
-    def _add_result(self, block: Block, where: str) -> None:
+    def _add_result(self, block: ContentBlock, where: str) -> None:
         call_id: str = block.needed("tool_use_id", where)
         if call_id not in self._called:
             raise RequestError(
@@ -209,7 +209,9 @@ class _Turns:
                 param=f"{where}.tool_use_id",
             )
         content = (
-            [Block(type="text", text=block.content)] if isinstance(block.content, str) else block.content
+            [ContentBlock(type="text", text=block.content)]
+            if isinstance(block.content, str)
+            else block.content
         )
         blocks = content if isinstance(content, list) else []
         parts = [_part(part, f"{where}.content[{i}]") for i, part in enumerate(blocks)]
@@ -217,7 +219,7 @@ class _Turns:
             parts = [_text_part("Error: " + Message(role="tool", content=parts).text(where))]
         self._turns.append(_Turn("tool", parts, call_id=call_id))
 
-    def _add_answer(self, turn: _Turn, blocks: Sequence[Block], where: str) -> None:
+    def _add_answer(self, turn: _Turn, blocks: Sequence[ContentBlock], where: str) -> None:
         """Blocks of one message follow each other, messages stand on lines of their own."""
         if turn.parts:
             turn.parts.append(_text_part("\n"))
@@ -230,7 +232,7 @@ class _Turns:
             elif block.type != "redacted_thinking":
                 turn.parts.append(_part(block, spot))
 
-    def _call(self, block: Block, where: str) -> CallInMessage:
+    def _call(self, block: ContentBlock, where: str) -> CallInMessage:
         call_id: str = block.needed("id", where)
         self._called.add(call_id)
         function = CalledFunction(name=block.needed("name", where), arguments=block.needed("input", where))
@@ -244,13 +246,13 @@ def _system(content: Content) -> str:
     return "\n\n".join(text for text in texts if not text.startswith(BILLING))
 
 
-def _system_text(block: Block, where: str) -> str:
+def _system_text(block: ContentBlock, where: str) -> str:
     if block.type != "text":
         raise _unsupported(block, where)
     return block.needed("text", where)
 
 
-def _part(block: Block, where: str) -> ContentPart:
+def _part(block: ContentBlock, where: str) -> ContentPart:
     """Text of whatever holds some; what does not keeps its type."""
     if block.type in TOOL_CHANGES:
         raise _unsupported(block, where)
@@ -262,7 +264,7 @@ def _part(block: Block, where: str) -> ContentPart:
     return ContentPart(type=block.type) if text is None else _text_part(text)
 
 
-def _text_inside(block: Block) -> str | None:
+def _text_inside(block: ContentBlock) -> str | None:
     """Texts of a document, of what a search found, or of a summary; None where there is none."""
     held: Any = block.content
     if block.type == "document" and isinstance(block.source, dict):
@@ -287,7 +289,7 @@ def _text_part(text: str) -> ContentPart:
     return ContentPart(type="text", text=text)
 
 
-def _unsupported(block: Block, where: str) -> RequestError:
+def _unsupported(block: ContentBlock, where: str) -> RequestError:
     return RequestError(
         f"`{where}` has the type '{block.type[:40]}', which this server cannot honour: leave it out",
         param=where,

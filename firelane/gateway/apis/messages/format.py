@@ -12,14 +12,14 @@ from firelane.gateway.apis.messages.answer import (
     AnswerBlock,
     MessageAnswer,
     MessagesUsage,
-    OutputTokensDetails,
     StopReason,
     TextBlock,
     ThinkingBlock,
+    ThinkingTokensDetails,
     ToolUseBlock,
 )
 from firelane.gateway.apis.messages.failure import failure
-from firelane.gateway.requests.formats import ChoiceResult, Identity, LiveUsage, encode_json
+from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseIdentity, encode_json
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning
 
 SIGNATURE = "unsigned"
@@ -38,12 +38,12 @@ _TEXT, _THINKING, _INPUT = (
 Kind = tuple[bytes, bytes]
 
 
-class MessagesFormat:
-    """The ResponseFormat of one message. live: what is known of its usage at the start of a stream. capped:
+class MessagesEncoder:
+    """The ResponseEncoder of one message. live: what is known of its usage at the start of a stream. capped:
     `max_tokens` was more than the context has room for.
     """
 
-    def __init__(self, identity: Identity, live: LiveUsage, request_id: str, *, capped: bool) -> None:
+    def __init__(self, identity: ResponseIdentity, live: LiveUsage, request_id: str, *, capped: bool) -> None:
         self._identity = identity
         self._request_id = request_id
         self._live = live
@@ -170,7 +170,7 @@ def _usage(usage: Usage) -> MessagesUsage:
         input_tokens=usage.prompt_tokens - cached,
         cache_read_input_tokens=cached,
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(
+        output_tokens_details=ThinkingTokensDetails(
             thinking_tokens=usage.completion_tokens_details.reasoning_tokens
         ),
     )

@@ -10,7 +10,7 @@ from firelane.api.decode import BodyDecoder
 from firelane.gateway.apis.messages.answer import MessageAnswer, MessagesError, TokensCount
 from firelane.gateway.apis.messages.chat import as_chat, ignored
 from firelane.gateway.apis.messages.failure import answer_as_anthropic
-from firelane.gateway.apis.messages.format import MessagesFormat
+from firelane.gateway.apis.messages.format import MessagesEncoder
 from firelane.gateway.apis.messages.types import HINTS, CountTokensRequest, MessagesRequest
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
@@ -26,7 +26,7 @@ from firelane.gateway.requests.models import Models, ServedModel
 from firelane.text.prompt import Prompt
 
 
-class Messages:
+class MessagesHandler:
     def __init__(self, models: Models, bodies: Bodies, replies: Replies) -> None:
         self._models = models
         self._bodies = bodies
@@ -66,7 +66,7 @@ class Messages:
             self._bodies.ignored.note(exchange, ignored(request, chat.ignored))
             generation = GenerationRequest(
                 fields=fields,
-                format=MessagesFormat(identity, live, exchange.id, capped=capped),
+                format=MessagesEncoder(identity, live, exchange.id, capped=capped),
                 options=replace(options, live_usage=live),
                 prompts=[prompt],
                 splitter=chat.splitter,

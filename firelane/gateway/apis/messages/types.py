@@ -29,7 +29,7 @@ THREAD_UNSUPPORTED = "thread_unsupported_request"
 """Code of an error at which Anthropic's clients send the whole conversation instead of a part of it."""
 
 
-class Block(msgspec.Struct, kw_only=True):
+class ContentBlock(msgspec.Struct, kw_only=True):
     """A piece of content. Which fields count depends on `type`:
 
     text: text. thinking: thinking. tool_use: id, name, input (an object, or text that is none).
@@ -45,7 +45,7 @@ class Block(msgspec.Struct, kw_only=True):
     name: str | None = None
     input: Any = None
     tool_use_id: str | None = None
-    content: str | list[Block] | dict[str, Any] | None = None
+    content: str | list[ContentBlock] | dict[str, Any] | None = None
     is_error: bool | None = None
     source: Any = None
     title: str | None = None
@@ -61,7 +61,7 @@ class Block(msgspec.Struct, kw_only=True):
         return value
 
 
-Content = str | list[Block]
+Content = str | list[ContentBlock]
 
 
 class InputMessage(MarkedMessage, kw_only=True, forbid_unknown_fields=True):

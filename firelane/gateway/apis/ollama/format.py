@@ -27,8 +27,8 @@ from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 from firelane.text.tokens.tokenizer import Tokenizer
 
 
-class OllamaFormat:
-    """The ResponseFormat of one answer. live: knows its times. spoken: of /api/chat, a message; else of
+class OllamaEncoder:
+    """The ResponseEncoder of one answer. live: knows its times. spoken: of /api/chat, a message; else of
     /api/generate, a text. Calls of a stream come whole, at its end.
     """
 

@@ -19,7 +19,7 @@ from firelane.gateway.apis.ollama.answer import (
 )
 from firelane.gateway.apis.ollama.chat import as_chat, as_completion, ignored
 from firelane.gateway.apis.ollama.failure import answer_as_ollama
-from firelane.gateway.apis.ollama.format import OllamaFormat, rfc3339
+from firelane.gateway.apis.ollama.format import OllamaEncoder, rfc3339
 from firelane.gateway.apis.ollama.types import HINTS, OllamaChatRequest, OllamaGenerateRequest, OllamaRequest
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import NDJSON, Doc, Exchange, Route
@@ -32,7 +32,7 @@ from firelane.text.prompt import Prompt
 from firelane.text.schemas.constraints import grammar_of, schema_notes
 
 
-class Ollama:
+class OllamaHandler:
     def __init__(self, models: Models, bodies: Bodies, replies: Replies) -> None:
         self._models = models
         self._bodies = bodies
@@ -99,7 +99,7 @@ class Ollama:
             )
             generation = GenerationRequest(
                 fields=_fitted(fields, model, prompt),
-                format=OllamaFormat(request.model, live, model.tokenizer, spoken=spoken),
+                format=OllamaEncoder(request.model, live, model.tokenizer, spoken=spoken),
                 options=_as_lines(options, live),
                 prompts=[prompt],
                 splitter=chat.splitter,
@@ -119,7 +119,7 @@ class Ollama:
             live, logprobs = LiveUsage(), fields.logprobs is not None
             generation = GenerationRequest(
                 fields=_fitted(fields, model, prompt),
-                format=OllamaFormat(request.model, live, model.tokenizer, spoken=False),
+                format=OllamaEncoder(request.model, live, model.tokenizer, spoken=False),
                 options=_as_lines(output_options(fields, logprobs=logprobs), live),
                 prompts=[prompt],
                 grammar=grammar_of(fields),

@@ -17,14 +17,14 @@ from firelane.api.stored.conversations import (
     ConversationUpdate,
     ItemsRequest,
 )
-from firelane.api.stored.paging import Page, read_query
+from firelane.api.stored.paging import PageCursor, read_query
 from firelane.api.stored.responses import InputItemList, InputItemsQuery
 from firelane.api.stored.responses_items import InputItem
 from firelane.errors import RequestError
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.conversations.conversation_store import (
-    Conversation,
     ConversationStore,
+    StoredConversation,
     StoredItem,
     check_room,
 )
@@ -38,7 +38,7 @@ INCLUDE = ("include", "include[]")
 """Query fields that ask for details of items which no answer here has."""
 
 
-class Conversations:
+class ConversationHandler:
     def __init__(self, bodies: Bodies, store: ConversationStore, replies: Replies) -> None:
         self._bodies = bodies
         self._store = store
@@ -78,7 +78,7 @@ class Conversations:
         )
         items = tuple(stored_items(request.items or []))
         check_room(len(items), sum(len(item.json) for item in items))
-        self._store.put(exchange.request.tenant, Conversation(about, items))
+        self._store.put(exchange.request.tenant, StoredConversation(about, items))
         self._replies.json(exchange, about)
 
     def read(self, exchange: Exchange) -> None:
@@ -97,7 +97,7 @@ class Conversations:
 
     def list_items(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("limit", "order", "after", *INCLUDE))
-        page = Page.read(fields, default=DEFAULT_ITEMS, most=MOST_ITEMS)
+        page = PageCursor.read(fields, default=DEFAULT_ITEMS, most=MOST_ITEMS)
         shown, more = page.cut(self._find(exchange).items)
         self._replies.json(exchange, _listed(shown, more=more))
 
@@ -119,7 +119,7 @@ class Conversations:
         self._store.put(exchange.request.tenant, rest)
         self._replies.json(exchange, rest.about)
 
-    def _find(self, exchange: Exchange) -> Conversation:
+    def _find(self, exchange: Exchange) -> StoredConversation:
         """Raises NotFoundError."""
         return self._store.get(exchange.request.tenant, _id(exchange))
 

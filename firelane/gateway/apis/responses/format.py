@@ -12,13 +12,12 @@ from firelane.api.errors import ErrorEnvelope
 from firelane.api.stored.responses import (
     IncompleteDetails,
     InputTokensDetails,
-    OutputTokensDetails,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
 )
-from firelane.api.stored.responses_items import Logprob, OutputItem
-from firelane.api.usage import Usage
+from firelane.api.stored.responses_items import OutputItem, ResponsesLogprob
+from firelane.api.usage import OutputTokensDetails, Usage
 from firelane.gateway.apis.responses.item_builders import (
     CallBuilder,
     ItemBuilder,
@@ -62,7 +61,7 @@ class _Events:
         return lambda text: b'%b%d,"delta":%b}\n\n' % (head, self._number(), encode_json(text))
 
 
-class ResponsesFormat:
+class ResponsesEncoder:
     """One answer, which it fills as the deltas come. keep: gets the finished answer and its JSON. own_name:
     namespace and name of a function that the model names.
 
@@ -87,7 +86,7 @@ class ResponsesFormat:
         self._reason = ""
         self._opened = self._ended = False
 
-    # ResponseFormat, streams.
+    # ResponseEncoder, streams.
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002
         """Once: an answer in the background opens its stream before it begins."""
@@ -161,7 +160,7 @@ class ResponsesFormat:
         kind = "response.failed" if self._answer.status == "failed" else "response.incomplete"
         return self.opening(0) + self._events.make(kind, response=self._answer)
 
-    # ResponseFormat, answers in one piece.
+    # ResponseEncoder, answers in one piece.
 
     def response(self, results: list[ChoiceResult], usage: Usage, with_logprobs: bool) -> bytes:
         result = results[0]
@@ -223,16 +222,18 @@ class ResponsesFormat:
         answer.usage = _usage(usage)
         return opened + closed
 
-    def _logprobs(self, reports: list[TokenReport]) -> list[Logprob]:
+    def _logprobs(self, reports: list[TokenReport]) -> list[ResponsesLogprob]:
         return [
             self._logprob(report.token, report.logprob or 0.0, [self._logprob(*top) for top in report.top])
             for report in reports
         ]
 
-    def _logprob(self, token: int, logprob: float, top: list[Logprob] | None = None) -> Logprob:
+    def _logprob(
+        self, token: int, logprob: float, top: list[ResponsesLogprob] | None = None
+    ) -> ResponsesLogprob:
         piece = self._tokenizer.token_bytes(token)
         text = piece.decode("utf-8", "replace")
-        return Logprob(token=text, logprob=logprob, bytes=list(piece), top_logprobs=top)
+        return ResponsesLogprob(token=text, logprob=logprob, bytes=list(piece), top_logprobs=top)
 
 
 def _usage(usage: Usage) -> ResponseUsage:

@@ -10,7 +10,7 @@ import msgspec
 
 from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
-from firelane.api.stored.paging import Page, read_query
+from firelane.api.stored.paging import PageCursor, read_query
 from firelane.api.stored.responses import (
     RESPONSE_HINTS,
     InputItemList,
@@ -23,14 +23,19 @@ from firelane.api.stored.responses import (
 )
 from firelane.errors import ContextLengthError, NotFoundError, RequestError
 from firelane.gateway.apis.responses.chat import as_chat
-from firelane.gateway.apis.responses.format import ResponsesFormat
+from firelane.gateway.apis.responses.format import ResponsesEncoder
 from firelane.gateway.apis.responses.parts import left_out_of
 from firelane.gateway.apis.responses.tools import left_out, names_of
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.conversations.background import BackgroundExchange
 from firelane.gateway.conversations.conversation_store import StoredItem
 from firelane.gateway.conversations.event_log import EventLog, EventLogs
-from firelane.gateway.conversations.turn import Kept, Turn, begin_turn, initial_answer
+from firelane.gateway.conversations.turn import (
+    ConversationStores,
+    ConversationTurn,
+    begin_turn,
+    initial_answer,
+)
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.formats import encode_json
@@ -49,8 +54,8 @@ class _Status(msgspec.Struct):
     background: bool
 
 
-class Responses:
-    def __init__(self, models: Models, bodies: Bodies, kept: Kept, replies: Replies) -> None:
+class ResponsesHandler:
+    def __init__(self, models: Models, bodies: Bodies, kept: ConversationStores, replies: Replies) -> None:
         self._models = models
         self._bodies = bodies
         self._kept = kept
@@ -112,7 +117,7 @@ class Responses:
         self,
         exchange: Exchange,
         request: ResponsesRequest,
-        turn: Turn,
+        turn: ConversationTurn,
         model: ServedModel,
         answer: ResponseObject,
     ) -> None:
@@ -144,9 +149,9 @@ class Responses:
     def _background(
         self,
         exchange: Exchange,
-        turn: Turn,
+        turn: ConversationTurn,
         answer: ResponseObject,
-        format: ResponsesFormat,
+        format: ResponsesEncoder,
         log: EventLog | None,
     ) -> BackgroundExchange:
         def ended(answer: ResponseObject) -> None:
@@ -164,24 +169,24 @@ class Responses:
         self,
         exchange: Exchange,
         request: ResponsesRequest,
-        turn: Turn,
+        turn: ConversationTurn,
         model: ServedModel,
         answer: ResponseObject,
-    ) -> ResponsesFormat:
+    ) -> ResponsesEncoder:
         tenant = exchange.request.tenant
 
         def keep(done: ResponseObject, body: bytes) -> None:
             turn.keep(self._kept, tenant, done, body)
 
-        return ResponsesFormat(answer, model.tokenizer, keep, names_of(request.tools or []).own_name)
+        return ResponsesEncoder(answer, model.tokenizer, keep, names_of(request.tools or []).own_name)
 
     async def _generate(
         self,
         exchange: Exchange,
         request: ResponsesRequest,
-        turn: Turn,
+        turn: ConversationTurn,
         model: ServedModel,
-        format: ResponsesFormat,
+        format: ResponsesEncoder,
     ) -> None:
         with model.reserve(exchange, 1, request.options) as reservation:
             room = model.text_room(exchange, "input")
@@ -201,7 +206,7 @@ class Responses:
             )
             await start_generation(model, reservation, generation)
 
-    async def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ServedModel]:
+    async def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, ConversationTurn, ServedModel]:
         request = await self._bodies.read(exchange, self._decoder)
         model = self._models.find(request.model, exchange.request.tenant)
         if request.background and exchange.request.background:
@@ -270,7 +275,7 @@ class Responses:
 
     def input_items(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("limit", "order", "after", *INCLUDE))
-        page = Page.read(fields, default=DEFAULT_ITEMS, most=MOST_ITEMS)
+        page = PageCursor.read(fields, default=DEFAULT_ITEMS, most=MOST_ITEMS)
         entry = self._store.get(exchange.request.tenant, _id(exchange))
         items = [StoredItem(msgspec.json.decode(json)["id"], json) for json in entry.inputs]
         shown, more = page.cut(items)
@@ -286,7 +291,7 @@ class Responses:
 
 
 async def _fitting(
-    model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom
+    model: ServedModel, request: ResponsesRequest, turn: ConversationTurn, room: TextRoom
 ) -> tuple[ChatRequest, RenderedChat, Prompt]:
     """The request as a chat. With `truncation` "auto", without as many of the first items as it takes to fit
     the context. Raises ContextLengthError where nothing fits.
@@ -311,7 +316,7 @@ async def _fitting(
 
 
 async def _shortened(
-    model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom, most: int
+    model: ServedModel, request: ResponsesRequest, turn: ConversationTurn, room: TextRoom, most: int
 ) -> tuple[ChatRequest, RenderedChat, Prompt] | None:
     """None where it has more than `most` tokens."""
     try:
@@ -322,7 +327,7 @@ async def _shortened(
 
 
 async def _encoded(
-    model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom
+    model: ServedModel, request: ResponsesRequest, turn: ConversationTurn, room: TextRoom
 ) -> tuple[ChatRequest, RenderedChat, Prompt]:
     chat = as_chat(request, turn.earlier, turn.own)
     rendered = await model.assistant.chat(chat, room)

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Protocol
 
 from firelane.api.stored.responses_items import (
     ItemStatus,
-    Logprob,
     OutputCall,
     OutputItem,
     OutputMessage,
     OutputReasoning,
     OutputText,
     ReasoningText,
+    ResponsesLogprob,
 )
 from firelane.text.deltas import CallStart
 
@@ -53,7 +53,7 @@ class MessageBuilder:
     def __init__(self) -> None:
         self.id = _new_id("msg")
         self.pieces: list[str] = []
-        self.logprobs: list[Logprob] = []
+        self.logprobs: list[ResponsesLogprob] = []
 
     def item(self, status: ItemStatus) -> OutputMessage:
         started = status != "in_progress"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from firelane.api.models import HealthReport, ModelCard, ModelList, ModelQuery, VersionReport
-from firelane.api.stored.paging import Page, read_query
+from firelane.api.stored.paging import PageCursor, read_query
 from firelane.gateway.apis.messages.answer import ModelInfo, ModelInfoList
 from firelane.gateway.apis.messages.failure import answer_as_anthropic
 from firelane.gateway.http.exchange import Doc, Exchange, Route, retry_line
@@ -19,7 +19,7 @@ ANTHROPIC = b"anthropic-version"
 DEFAULT_MODELS, MOST_MODELS = 20, 1000
 
 
-class Server:
+class ServerHandler:
     def __init__(self, services: Services) -> None:
         self._models = services.models
         self._replies = services.replies
@@ -117,8 +117,8 @@ def _page(infos: list[ModelInfo], query: bytes) -> ModelInfoList:
     """Raises RequestError."""
     fields = read_query(query, ("limit", "after_id", "before_id"))
     backwards = "before_id" in fields
-    limit = Page.read({**fields}, default=DEFAULT_MODELS, most=MOST_MODELS).limit
-    page = Page(fields.get("before_id", fields.get("after_id")), limit, newest_first=backwards)
+    limit = PageCursor.read({**fields}, default=DEFAULT_MODELS, most=MOST_MODELS).limit
+    page = PageCursor(fields.get("before_id", fields.get("after_id")), limit, newest_first=backwards)
     shown, more = page.cut(infos)
     if backwards:
         shown.reverse()

@@ -10,7 +10,7 @@ from firelane.gateway.replies import Replies
 from firelane.gateway.requests.formats import encode_json
 
 
-class OpenApi:
+class OpenApiHandler:
     """routes: all of the server's, this one included by the time that somebody asks."""
 
     def __init__(self, routes: list[Route], version: str, replies: Replies) -> None:

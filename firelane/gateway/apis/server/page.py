@@ -44,7 +44,7 @@ class StaticFile:
         self._replies.send(exchange, self._body, status, content_type=self._type, headers=self._headers)
 
 
-class Page:
+class PageHandler:
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
 

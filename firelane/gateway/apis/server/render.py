@@ -17,7 +17,7 @@ from firelane.gateway.requests.models import Models, ServedModel
 from firelane.text.prompt import Prompt
 
 
-class Render:
+class RenderHandler:
     def __init__(self, models: Models, bodies: Bodies, replies: Replies) -> None:
         self._models = models
         self._bodies = bodies

@@ -21,7 +21,7 @@ from firelane.telemetry.metrics import Counter, Histogram
 NO_STORE = b"cache-control: no-store\r\n"
 
 
-class Loading(msgspec.Struct, frozen=True, kw_only=True):
+class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of an engine that does not serve yet; done and total are in `unit`s."""
 
     stage: str
@@ -37,7 +37,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     state: str
     reason: str
-    loading: Loading | None
+    loading: LoadProgress | None
     max_num_seqs: int | None
     max_model_len: int | None
     block_tokens: int | None
@@ -173,7 +173,9 @@ def _engine(model: ServedModel) -> EngineState:
     ready, progress = model.engines.ready, model.engines.progress
     loading = None
     if ready is None and progress is not None:
-        loading = Loading(stage=progress.stage, done=progress.done, total=progress.total, unit=progress.unit)
+        loading = LoadProgress(
+            stage=progress.stage, done=progress.done, total=progress.total, unit=progress.unit
+        )
     return EngineState(
         state=model.state.value,
         reason=model.reason,

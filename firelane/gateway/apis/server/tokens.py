@@ -24,7 +24,7 @@ from firelane.gateway.requests.models import Models, ServedModel
 from firelane.text.tokens.encoder import TextRoom, unpack_ids
 
 
-class Tokens:
+class TokenHandler:
     def __init__(self, models: Models, bodies: Bodies, replies: Replies) -> None:
         self._models = models
         self._bodies = bodies

@@ -17,7 +17,7 @@ PADDING = b"abcdefghijklmnopqrstuvwxyz0123456789"
 PADDED_BYTES = 32
 
 
-class WorkersFormat:
+class WorkersEncoder:
     """as_json: the answer's text is JSON, and an answer in one piece holds its value. Calls of a stream come
     whole, at its end."""
 

@@ -11,7 +11,7 @@ from firelane.api.stored.paging import read_query
 from firelane.errors import RequestError
 from firelane.gateway.apis.workers_ai.chat import as_chat, as_completion
 from firelane.gateway.apis.workers_ai.failure import failure
-from firelane.gateway.apis.workers_ai.format import WorkersFormat
+from firelane.gateway.apis.workers_ai.format import WorkersEncoder
 from firelane.gateway.apis.workers_ai.types import RunAnswer, RunFailure, RunQuery, RunRequest
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
@@ -23,7 +23,7 @@ ACCOUNT = "/client/v4/accounts/{account}/ai"
 OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
-class WorkersAi:
+class WorkersAiHandler:
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies
@@ -56,7 +56,7 @@ class WorkersAi:
         self._bodies.ignored.note(exchange, schema_notes(fields))
         return GenerationRequest(
             fields=fields,
-            format=WorkersFormat(as_json=False),
+            format=WorkersEncoder(as_json=False),
             options=output_options(fields, logprobs=False),
             prompts=await model.prompts.completion(fields, model.text_room(exchange, "prompt")),
             grammar=grammar_of(fields),
@@ -72,7 +72,7 @@ class WorkersAi:
         form = request.response_format
         return GenerationRequest(
             fields=fields,
-            format=WorkersFormat(as_json=form is not None and form.type != "text"),
+            format=WorkersEncoder(as_json=form is not None and form.type != "text"),
             options=output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids),
             prompts=[await model.assistant.encode(chat, room)],
             splitter=chat.splitter,
