@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
@@ -133,6 +132,8 @@ class Child:
         if self.has_ended:
             return
         if self._fd is None:
+            import asyncio  # here: engines, which wait in no loop, start without it
+
             await asyncio.to_thread(self._ends_unreaped, None)
         else:
             await ready_on_loop(self._fd, is_writing=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
@@ -10,6 +9,8 @@ import select
 
 async def ready_on_loop(fd: int, *, is_writing: bool, timeout_s: float | None = None) -> bool:
     """False where the time is over first. The descriptor may be closed meanwhile."""
+    import asyncio  # here: engines, which wait in no loop, start without it
+
     loop, own = asyncio.get_running_loop(), os.dup(fd)
     ready: asyncio.Future[None] = loop.create_future()
     add, remove = (

@@ -3,7 +3,6 @@ successor is asked again."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import time
@@ -58,6 +57,8 @@ async def _end_here(child: Child) -> int | None:
 
 
 async def _end_in_thread(child: Child) -> int | None:
+    import asyncio  # here: engines, which wait in no loop, start without it
+
     return await asyncio.to_thread(child.end, END_S)
 
 

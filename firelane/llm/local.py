@@ -9,7 +9,7 @@ from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.policies import make_policy
 from firelane.engine.process.identity import checkpoint_identity, model_identity
-from firelane.engine.process.load import load_executor, rotation_identity
+from firelane.engine.process.load import load_executor, read_program, rotation_identity
 from firelane.engine.process.tiers import files_identity, open_tiers
 from firelane.engine_config import EngineConfig
 from firelane.kv import SnapshotRule
@@ -30,9 +30,10 @@ class LocalEngine:
 
     def load(self, progress: Progress) -> None:
         config = self._config
-        checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
+        program = read_program(config)
+        checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(program)
         files = files_identity(config)
-        executor = self.executor = load_executor(config, progress)
+        executor = self.executor = load_executor(config, progress, program=program)
         self._loaded.callback(executor.release)
         grammars = grammar_queue(config.tokenizer_dir or config.model_dir, executor.vocab_size)
         self._loaded.callback(grammars.close)

@@ -23,8 +23,8 @@ from firelane.engine_config import EngineConfig
 
 load = process.load_executor
 
-def load_faulty(config, progress, on_loading):
-    executor = load(config, progress, on_loading)
+def load_faulty(config, progress, on_loading, program):
+    executor = load(config, progress, on_loading, program)
     def wait():
         raise MachineError("the GPU failed while running a step: an illegal memory access was encountered")
     executor.wait = wait

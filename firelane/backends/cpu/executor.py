@@ -104,7 +104,6 @@ class CpuExecutor:
         self._state_pool = StatePool(layout, shared=shared_pages, memory=states)
         self.states = self._state_pool.memory
         self._parts = op_parts(program)
-        self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
         self.arena = zeroed(_aligned(layout.placement.nbytes) + layout.integer_rows_bytes)
         self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
@@ -126,7 +125,7 @@ class CpuExecutor:
         self._tables = [
             pointers(offsets),
             pointers([self._weight_address(w.name) for w in program.weights]),
-            pointers([address(t) for t in self._position_tables]),
+            pointers([address(t) for t in self._layout.position_tables]),
         ]
         offsets_table, weights, position_tables = (ct.cast(t, ct.c_void_p) for t in self._tables)
         arguments = CreateStruct(

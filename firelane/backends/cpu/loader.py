@@ -105,6 +105,7 @@ def load_for(
     integers = config.activation_dtype == "int8"
     layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms, integers=integers)
     check_integers(layout)
+    in_background(lambda: layout.position_tables, name="positions")  # the executor waits for them
     link = interconnect.connect(layout, limits, programs)
     state = member.join(limits, program.vocab_size)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")

@@ -30,10 +30,11 @@ def load_executor(
     config: EngineConfig,
     progress: ProgressCallback,
     on_loading: Callable[[Loading], None] = lambda _: None,
+    program: Program | None = None,
 ) -> Executor:
-    """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
-    model, the machine or the sizes."""
-    program = read_program(config)
+    """on_loading: called once, before the long part. program: the model's, where it was read already. Raises a
+    FirelaneError that says what is wrong with the model, the machine or the sizes."""
+    program = program or read_program(config)
     warn_of_unknown_keys(program, config.model_dir.name)
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
         raise UsageError(
@@ -79,9 +80,8 @@ def quantization_of(config: EngineConfig) -> str:
     return config.weights if config.weights in QUANTIZING else settings.quantization_of(config.model_dir)
 
 
-def rotation_identity(config: EngineConfig) -> str:
+def rotation_identity(program: Program) -> str:
     """A hash of how the model rotates, which may depend on the longest sequence that is served."""
-    program = read_program(config)
     rotaries = [str(table) for table in program.position_tables if isinstance(table, Rotary)]
     return hashlib.blake2b("\n".join(rotaries).encode(), digest_size=8).hexdigest()
 

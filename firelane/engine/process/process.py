@@ -20,7 +20,7 @@ from firelane.engine.policies import make_policy
 from firelane.engine.process.channels import Channels, FrameChannel
 from firelane.engine.process.heartbeat import HeartbeatSender, Pulse
 from firelane.engine.process.identity import checkpoint_identity, model_identity
-from firelane.engine.process.load import load_executor, quantization_of, rotation_identity
+from firelane.engine.process.load import load_executor, quantization_of, read_program, rotation_identity
 from firelane.engine.process.peers import connect_peers
 from firelane.engine.process.rights import Rights
 from firelane.engine.process.standby import NO_STANDBY, EngineStandby, Standby
@@ -208,9 +208,10 @@ def _load_and_serve(
     peer_socket: socket.socket | None,
 ) -> int:
     began_s = time.monotonic()
-    checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
+    program = read_program(config)
+    checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(program)
     files = files_identity(config)
-    executor = load_executor(config, _progress_to(channel, pulse), on_loading=channel.send)
+    executor = load_executor(config, _progress_to(channel, pulse), channel.send, program)
     copier = PlainCopier() if peer_socket is None else page_copier(config.cache_dir)
     rights.loaded(executor.settle)
     grammars = grammar_queue(

@@ -219,7 +219,7 @@ def _image_of(machine: Machine) -> Image:
         *executor._tables,
         executor._parts,
         *coded,
-        *executor._position_tables,
+        *executor.layout.position_tables,
         *weights._packed.values(),
         executor._scratch,
     ]

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
@@ -236,6 +239,11 @@ class Layout:
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
         return {table: i for i, table in enumerate(self.program.position_tables)}
+
+    @cached_property
+    def position_tables(self) -> list[NDArray[np.float32]]:
+        """The tables by position, in the order of their numbers."""
+        return [table.table(self.limits.max_model_len) for table in self.table_index]
 
 
 def _apart(nbytes: int) -> int:
