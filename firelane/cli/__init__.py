@@ -11,48 +11,48 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from firelane import __version__
-from firelane.cli import bench, chat, doctor, engine, generate, keys, node, plan, program, serve, version
 from firelane.cli.command_parser import CommandParser
-from firelane.cli.model_commands import cache, pack, pull, quantize, rm, show, unpack, verify
-from firelane.cli.node_commands import load, ps, role, sleep, unload, wake
 from firelane.errors import FirelaneError
 
-COMMANDS = (
-    serve,
-    engine,
-    node,
-    ps,
-    load,
-    sleep,
-    wake,
-    unload,
-    role,
-    chat,
-    generate,
-    show,
-    keys,
-    pack,
-    unpack,
-    verify,
-    quantize,
-    pull,
-    rm,
-    cache,
-    bench,
-    doctor,
-    plan,
-    program,
-    version,
-)
-COMMAND_NAMES = tuple(command.__name__.rpartition(".")[2] for command in COMMANDS)
+COMMANDS = {
+    "serve": "",
+    "engine": "",
+    "node": "",
+    "ps": "node_commands.",
+    "load": "node_commands.",
+    "sleep": "node_commands.",
+    "wake": "node_commands.",
+    "unload": "node_commands.",
+    "role": "node_commands.",
+    "chat": "",
+    "generate": "",
+    "show": "model_commands.",
+    "keys": "",
+    "pack": "model_commands.",
+    "unpack": "model_commands.",
+    "verify": "model_commands.",
+    "quantize": "model_commands.",
+    "pull": "model_commands.",
+    "rm": "model_commands.",
+    "cache": "model_commands.",
+    "bench": "",
+    "doctor": "",
+    "plan": "",
+    "program": "",
+    "version": "",
+}
+"""Commands, in the order in which the help tells them, and the package of each one's file here."""
+COMMAND_NAMES = tuple(COMMANDS)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Options that nobody knows are told by the parser of their command."""
     words = sys.argv[1:] if argv is None else argv
-    parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
+    only = next((word for word in words if not word.startswith("-")), "")
+    parser = build_parser(only, is_first=list(words[:1]) == [only])
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         own: CommandParser = getattr(arguments, "parser", parser)
@@ -60,8 +60,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def build_parser(only: str | None = None) -> CommandParser:
-    """The parser of all commands. only: the command that is to be run: others have no options then."""
+def build_parser(only: str | None = None, *, is_first: bool = False) -> CommandParser:
+    """The parser of all commands. only: the command that is to be run: others have no options then. is_first:
+    it is the first word: others are known by name alone, as nobody will see their summaries."""
     parser = CommandParser(
         prog="firelane",
         names=COMMAND_NAMES,
@@ -71,7 +72,11 @@ def build_parser(only: str | None = None) -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"firelane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, command in zip(COMMAND_NAMES, COMMANDS, strict=True):
+    for name, package in COMMANDS.items():
+        if is_first and only in COMMANDS and name != only:
+            commands.add_parser(name)
+            continue
+        command = import_module(f"firelane.cli.{package}{name}")
         summary = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
         sub = commands.add_parser(name, help=summary, description=summary)
         if only is None or only == name:

@@ -32,8 +32,8 @@ def load_executor(
     on_loading: Callable[[Loading], None] = lambda _: None,
     program: Program | None = None,
 ) -> Executor:
-    """on_loading: called once, before the long part. program: the model's, where it was read already. Raises a
-    FirelaneError that says what is wrong with the model, the machine or the sizes."""
+    """on_loading: called once, before the long part. program: the model's, where it was read already. Raises
+    a FirelaneError that says what is wrong with the model, the machine or the sizes."""
     program = program or read_program(config)
     warn_of_unknown_keys(program, config.model_dir.name)
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
