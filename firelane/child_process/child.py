@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from firelane.child_process.ending import in_words
 from firelane.child_process.readiness import ready_on_loop
-from firelane.child_process.state import waited_s
+from firelane.child_process.state import is_stopped, pid_of, waited_s
 from firelane.errors import MachineError
 
 Streams = tuple[int | None, int | None, int | None]
@@ -170,11 +170,12 @@ class Child:
         return self.why_killed or in_words(self.end(None))
 
     def is_stopped(self) -> bool:
-        """Whether the process is stopped, as ProcessState tells; False of another process's child."""
+        """Whether the process is stopped, as ProcessState tells."""
         flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        with contextlib.suppress(ChildProcessError):
+        try:
             return self.pid > 0 and os.waitid(os.P_PID, self.pid, flags) is not None
-        return False
+        except ChildProcessError:  # another process's child
+            return self._fd is not None and is_stopped(pid_of(self._fd))
 
     def waited_s(self) -> float:
         """Seconds that the process has waited, as ProcessState tells."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from firelane.child_process.child import Child
 from firelane.child_process.own import end_with_parent
+from firelane.child_process.state import pid_of
 
 Work = Callable[[socket.socket], None]
 """All of a helper's life, at its end of the socket."""
@@ -50,7 +51,7 @@ def forked_child(process_fd: int) -> Child:
             return code_at(process_fd)
         return None
 
-    return Child(reap, fd=process_fd)
+    return Child(reap, pid=pid_of(process_fd), fd=process_fd)
 
 
 def code_at(process_fd: int) -> int:

@@ -22,10 +22,13 @@ from firelane.child_process.forked import (
     seqpacket_pair,
 )
 from firelane.child_process.replacements import Replacements
+from firelane.child_process.state import pid_of
 from firelane.errors import MachineError
 
 ANSWER_S = 5.0
 """Until a helper that does not answer counts as hung."""
+LOOK_S = 0.5
+"""Between two looks at whether a helper that has not answered is stopped."""
 END_S = 1.0
 """For a helper to end by itself."""
 MOST_BYTES = 64
@@ -83,11 +86,12 @@ class Nursery:
         return child, ours
 
     def check(self) -> None:
-        """Replace helpers that have ended. Does not wait for one that hangs: `connected` notices that."""
+        """Replace helpers that have ended or are stopped. Does not wait for one that hangs: `connected`
+        notices that."""
         for helper in list(self._helpers):
-            if helper.child.has_ended:
+            if reason := helper.lost():
                 with contextlib.suppress(MachineError):
-                    self._replace(helper, "has ended")
+                    self._replace(helper, reason)
 
     def close(self) -> None:
         """The helpers end with their sockets. Idempotent."""
@@ -136,12 +140,18 @@ class _Helper:
     def __init__(self, child: Child, sock: socket.socket) -> None:
         self.child, self._sock = child, sock
         self._asking = threading.Lock()
-        sock.settimeout(ANSWER_S)
+        sock.settimeout(LOOK_S)
+
+    def lost(self) -> str:
+        """Why it is of no use any more; "" where nothing is known of that."""
+        if self.child.has_ended:
+            return "has ended"
+        return "is stopped" if self.child.is_stopped() else ""
 
     def start(self, fd: int) -> Child:
         """A process that the helper has started. Raises OSError and _HelperLostError."""
         process_fd = self._made(START, fd)
-        return Child(lambda: self._end(process_fd), fd=process_fd)
+        return Child(lambda: self._end(process_fd), pid=pid_of(process_fd), fd=process_fd)
 
     def fork(self) -> _Helper:
         """Another helper. Raises OSError and _HelperLostError."""
@@ -179,14 +189,24 @@ class _Helper:
         with self._asking:
             try:
                 socket.send_fds(self._sock, [message], [fd])
-                told, made, _, _ = socket.recv_fds(self._sock, MOST_BYTES, 1)
-            except TimeoutError:
-                raise _HelperLostError(f"has not answered for {ANSWER_S:g} s") from None
+                told, made = self._answer()
             except OSError as error:
                 raise _HelperLostError(f"has ended ({error.strerror or error})") from None
         if not told:
             raise _HelperLostError("has ended")
         return told[1:], made
+
+    def _answer(self) -> tuple[bytes, list[int]]:
+        """Raises OSError and _HelperLostError."""
+        for _ in range(round(ANSWER_S / LOOK_S)):
+            try:
+                told, made, _, _ = socket.recv_fds(self._sock, MOST_BYTES, 1)
+            except TimeoutError:
+                if self.child.is_stopped():
+                    raise _HelperLostError("is stopped") from None
+            else:
+                return told, made
+        raise _HelperLostError(f"has not answered for {ANSWER_S:g} s")
 
 
 def serve(sock: socket.socket, spawn: Spawn) -> None:

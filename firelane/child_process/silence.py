@@ -21,12 +21,14 @@ COUNTED_TICKS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SilenceLimits:
-    """silence_s: a child that sends nothing for so long is stopped or stuck as a whole. start_s: the same
-    while it starts and its process is not stopped: no thread of Python runs while a library comes from a slow
-    drive, or a driver starts. starved_s: the same while its threads wait for a processor: where a machine has
-    too much to do, another child would only add to it."""
+    """silence_s: a child that sends nothing for so long is stuck as a whole. stopped_s: the same where the
+    system does not run its process, which needs no further proof. start_s: the same while it starts: no
+    thread of Python runs while a library comes from a slow drive, or a driver starts. starved_s: the same
+    while its threads wait for a processor: where a machine has too much to do, another child would only add
+    to it."""
 
     silence_s: float = 5.0
+    stopped_s: float = 1.0
     start_s: float = 60.0
     starved_s: float = 60.0
 
@@ -91,9 +93,11 @@ class SilenceWatch:
     def _limit_s(self, silent_s: float) -> float:
         """The longest silence that is no hang, after so much of it."""
         limits, process = self._limits, self._process()
+        if silent_s >= limits.stopped_s and process.is_stopped():
+            return limits.stopped_s
         if silent_s < limits.silence_s:
             return limits.silence_s
-        if self.is_starting and not process.is_stopped():
+        if self.is_starting:
             return max(limits.silence_s, limits.start_s)
         counted_s = silent_s - COUNTED_TICKS * TICK_S
         is_starved = counted_s > 0 and process.waited_s() - self._waited_s > STARVED_SHARE * counted_s

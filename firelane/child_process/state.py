@@ -40,6 +40,24 @@ def waited_s(pid: int | None) -> float:
         return 0.0
 
 
+def is_stopped(pid: int | None) -> bool:
+    """Whether the system does not run a process (SIGSTOP). Only Linux tells."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
+
+
+def pid_of(process_fd: int) -> int:
+    """The id of the process that a process file descriptor means; 0 where it has ended, or nobody knows."""
+    try:
+        lines = Path(f"/proc/self/fdinfo/{process_fd}").read_text().splitlines()
+        found = next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
+    return max(found, 0)
+
+
 def code_of(pid: int) -> int | None:
     """The code, as in Popen.returncode, of a process that is ending or that nobody has waited for; None where
     it lives or nothing is known of it. Only Linux tells."""

@@ -14,6 +14,7 @@ import pytest
 from firelane.child_process import Child
 from firelane.child_process import child as child_module
 from firelane.child_process.child import SILENT
+from firelane.child_process.forked import forked_child
 
 SLEEPS = "import time; time.sleep(600)"
 DEAF = (
@@ -23,9 +24,10 @@ NURSE = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', '
 
 
 @pytest.fixture(params=[True, False], ids=["pidfd", "without"], autouse=True)
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if not request.param:
         monkeypatch.delattr(os, "pidfd_open", raising=False)
+    return request.param
 
 
 def test_an_end_by_itself_has_its_code() -> None:
@@ -106,6 +108,24 @@ def test_a_stopped_one_is_told_from_one_that_runs() -> None:
     while not child.is_stopped():
         time.sleep(0.01)
     assert child.end() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system has no process file descriptors")
+def test_a_stopped_one_that_another_process_has_started_is_told_from_one_that_runs(system: bool) -> None:
+    if not system:
+        pytest.skip("such a one is known by its descriptor")
+    parent = Child.start(["sh", "-c", "sleep 600 & wait"], os.environ, streams=SILENT, leads_group=True)
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    while not children.read_text().split():
+        time.sleep(0.01)
+    pid = int(children.read_text().split()[0])
+    other = forked_child(os.pidfd_open(pid))
+    assert other.pid == pid
+    assert not other.is_stopped()
+    os.kill(pid, signal.SIGSTOP)
+    while not other.is_stopped():
+        time.sleep(0.01)
+    parent.end()
 
 
 def test_one_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

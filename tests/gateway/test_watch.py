@@ -91,12 +91,28 @@ def test_an_engine_that_loads_gets_longer(watched, frames):
     assert hangs == ["the engine has shown no life for 60 s"]
 
 
-def test_an_engine_that_is_stopped_while_it_loads_is_noticed_in_time(watched):
-    loop, connection, hangs, _ = watched
-    ticks(loop, 4.5)
+@pytest.mark.parametrize("loads", [True, False])
+def test_an_engine_that_is_stopped_is_noticed_after_a_second(watched, loads):
+    """Nothing but its own silence could prove that one is stuck; this one cannot say anything."""
+    loop, connection, hangs, heartbeat = watched
+    if not loads:
+        heartbeat.serves()
+    connection.frames = 1
+    ticks(loop, 0.5)
     connection.stopped = True
     ticks(loop, 0.5)
-    assert hangs == ["the engine has shown no life for 5 s"]
+    assert hangs == []
+    ticks(loop, 0.5)
+    assert hangs == ["the engine has shown no life for 1 s"]
+
+
+def test_an_engine_that_was_stopped_for_a_moment_goes_on(watched):
+    loop, connection, hangs, _ = watched
+    connection.stopped = True
+    ticks(loop, 0.5)
+    connection.stopped, connection.frames = False, 1
+    ticks(loop, 4.5)
+    assert hangs == []
 
 
 def test_an_engine_that_waits_for_a_processor_gets_longer(watched):

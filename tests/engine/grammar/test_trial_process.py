@@ -118,10 +118,10 @@ async def lose(fd, *, is_writing, timeout_s):
 worker._HERE = worker._HERE._replace(ready=lose)
 sandbox.try_out(SLOW)  # a trial that has just got a grammar
 print(dict(replaced.counts))
+send(helper_fd(1))  # the spare, which is looked after
+while replaced.counts["grammar_helper"] < 5:
+    helpers.check()
 if number == signal.SIGKILL:
-    send(helper_fd(1))  # the spare, which is looked after
-    while replaced.counts["grammar_helper"] < 5:
-        helpers.check()
     send(helper_fd(0)), send(helper_fd(1))
     sandbox.close()
     try:
