@@ -214,7 +214,8 @@ def for_engine(
         return stores and (name.upper() in STORE_NAMES or name.startswith(STORE_PREFIXES))
 
     kept = {name: value for name, value in environ.items() if is_needed(name)}
-    return {**kept, **_own_modules(), **changes}
+    # No product is NumPy's: its threads would only take time at the start, and memory.
+    return {"OPENBLAS_NUM_THREADS": "1", **kept, **_own_modules(), **changes}
 
 
 def for_child(**changes: str) -> dict[str, str]:

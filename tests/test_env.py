@@ -109,12 +109,14 @@ KEY = {"FIRELANE_CLUSTER_KEY": "k"}
 @pytest.mark.parametrize("hosts", [False, True])
 def test_an_engine_gets_no_secret_that_it_does_not_need(stores: bool, hosts: bool) -> None:
     found = env.for_engine(stores=stores, hosts=hosts, environ=SECRETS | CLOUD | NEEDED | KEY)
-    assert found == NEEDED | (CLOUD if stores else {}) | (KEY if hosts else {})
+    assert found == {"OPENBLAS_NUM_THREADS": "1"} | NEEDED | (CLOUD if stores else {}) | (
+        KEY if hosts else {}
+    )
 
 
 def test_every_setting_of_an_engine_reaches_it() -> None:
     known = {f"FIRELANE_{name}": "1" for name in env.KNOWN - {"CLUSTER_KEY"}}
-    assert env.for_engine(stores=False, hosts=False, environ=known) == known
+    assert env.for_engine(stores=False, hosts=False, environ=known) == {"OPENBLAS_NUM_THREADS": "1"} | known
 
 
 def test_child_processes_take_no_modules_out_of_the_current_directory(

@@ -97,6 +97,11 @@ class Worker:
         """Ask like `ask`, for a caller without an event loop."""
         return _run(self._ask(request, _HERE))
 
+    async def start(self) -> None:
+        """Start the process, where there is none. Raises as `ask`."""
+        if self._child is None:
+            await self._ask(None, _ON_LOOP)
+
     async def ask(self, request: Frame) -> bytearray:
         """The answer to a framed request. Raises OverrunError, and LostError where process after process is
         lost."""

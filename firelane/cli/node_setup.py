@@ -14,7 +14,7 @@ from typing import Any
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import FirelaneError, UsageError
-from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.config import TRIALS, GatewayConfig, ModelConfig
 from firelane.node.config import ModelEntry, NodeConfig, read_config
 from firelane.node.toml_file import meant
 from firelane.options import OptionSet, Values, fields, read_table
@@ -150,6 +150,7 @@ class NodeReader:
             names=(entry.name,),
             aliases=tuple((alias, entry.name) for alias in entry.aliases),
             tenants=entry.tenants,
+            trials_dir=self._environment.cache_dir / TRIALS,
             **fields(ModelConfig, chosen),
         )
         return _NodeModel(entry=entry, source=source, gateway=gateway, engines=engines, need=need)

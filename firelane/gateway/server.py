@@ -254,6 +254,7 @@ class Gateway:
         if self._share.relay is None:
             await self._start_metrics(metrics)
             await self._start_batches()
+        self.app.spawn(self.services.models.start_templates())
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from firelane.api.chat import ChatRequest
@@ -47,10 +48,14 @@ class PromptBuilder:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, files: ModelTextFiles, replaced: Replacements | None = None
+        self,
+        tokenizer: Tokenizer,
+        files: ModelTextFiles,
+        replaced: Replacements | None = None,
+        trials_dir: Path | None = None,
     ) -> None:
-        """replaced: notes processes of the template that were lost. Raises TokenizerError where the files
-        cannot be used."""
+        """replaced: notes processes of the template that were lost. trials_dir: as of a TemplateRenderer.
+        Raises TokenizerError where the files cannot be used."""
         self.tokenizer = tokenizer
         self.encoder = TextEncoder(tokenizer)
         self.files = files
@@ -60,7 +65,11 @@ class PromptBuilder:
         self.template: TemplateRenderer | None = None
         if files.template is not None:
             self.template = TemplateRenderer(
-                files.template, files.specials, files.template_path, replaced=replaced
+                files.template,
+                files.specials,
+                files.template_path,
+                replaced=replaced,
+                trials_dir=trials_dir,
             )
 
     def end_at(self, names: Sequence[str]) -> None:

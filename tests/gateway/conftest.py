@@ -77,8 +77,8 @@ def _processes_of_templates_are_kept(
 ) -> None:
     """One process for all gateways of a template: to start it takes longer than most tests."""
 
-    def kept(*given: Any, replaced: object) -> KeptRenderer:
-        del replaced
+    def kept(*given: Any, replaced: object, trials_dir: object) -> KeptRenderer:
+        del replaced, trials_dir
         key = repr(given)
         if key not in renderers:
             renderers[key] = KeptRenderer(*given)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from firelane.gateway.config.groups import ANSWERS, FILES, LIMITS, REPLICAS, SERVER, TENANTS
 from firelane.gateway.config.limits import FileLimits, HttpLimits, HttpsFiles
-from firelane.gateway.config.model import ModelConfig, Routing, SharesPages
+from firelane.gateway.config.model import TRIALS, ModelConfig, Routing, SharesPages
 from firelane.gateway.config.server import MOST_GATEWAYS, GatewayConfig, is_loopback
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "REPLICAS",
     "SERVER",
     "TENANTS",
+    "TRIALS",
     "FileLimits",
     "GatewayConfig",
     "HttpLimits",

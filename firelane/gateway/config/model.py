@@ -13,6 +13,8 @@ from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALI
 
 MOST_NAME = 256
 """Characters of a served name."""
+TRIALS = "templates"
+"""The directory of trial renders, in the cache."""
 
 Routing = Annotated[
     str,
@@ -42,7 +44,8 @@ class ModelConfig:
     """One served model. model_dir: where tokenizer.json and the chat template lie; None: nowhere yet. names:
     all are accepted, the first is reported. aliases: further names that requests may give, each with the name
     that it means. tokenizer_dir: where tokenizer.json lies instead. tenants: those that may use it; None:
-    all. role_targets: None: roles change by hand alone.
+    all. role_targets: None: roles change by hand alone. trials_dir: where trial renders
+    of its template are kept.
     """
 
     model_dir: Path | None
@@ -95,6 +98,7 @@ class ModelConfig:
         ),
     ] = None
     shares_pages: SharesPages = False
+    trials_dir: Path | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a name that no request could give, or that would break a line of the log."""

@@ -32,6 +32,9 @@ from firelane.wire.frames import Ready
 LATEST = ":latest"
 """The tag of a name without one, in Ollama's way of naming models."""
 
+TEMPLATES_AFTER_S = 1.0
+"""After the gateway's start: an engine that loads meanwhile comes first."""
+
 
 class ModelState(enum.Enum):
     """State of a model. down: its engine has ended, and another one may be on its way."""
@@ -249,6 +252,14 @@ class Models:
         self._any_name = any_name
         self._by_name: dict[str, ServedModel] = {}
         self.index()
+
+    async def start_templates(self) -> None:
+        """Start the processes that conversations need and that the start has not waited for."""
+        await asyncio.sleep(TEMPLATES_AFTER_S)
+        for model in self._models:
+            template = None if model.text is None else model.text.prompts.template
+            if template is not None:
+                await template.start()
 
     def index(self) -> None:
         """To be called when a model's names have changed."""

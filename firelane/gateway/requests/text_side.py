@@ -28,6 +28,6 @@ def read_text_side(config: ModelConfig, replaced: Replacements) -> TextSide | No
         read_model_files(config.model_dir, config.chat_template),
     )
     tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
-    prompts = PromptBuilder(tokenizer, files, replaced)
+    prompts = PromptBuilder(tokenizer, files, replaced, config.trials_dir)
     tools, reasoning = config.tool_parser, config.reasoning_parser
     return TextSide(prompts, Assistant(prompts, tool_parser=tools, reasoning_parser=reasoning))

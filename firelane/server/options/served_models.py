@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from firelane.errors import UsageError
-from firelane.gateway.config import ANSWERS, SERVER, ModelConfig
+from firelane.gateway.config import ANSWERS, SERVER, TRIALS, ModelConfig
 from firelane.options import Option, OptionError, fields
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class ServedModels:
                 names=names,
                 aliases=tuple((alias, name) for alias, name in self.aliases if name in names),
                 chat_template=templates.get(names),
+                trials_dir=cache_dir / TRIALS,
                 **shared,
             )
             for names, model_dir in found

@@ -73,6 +73,8 @@ class Assistant:
         self._prompts = prompts
         evidence = gathered(prompts.template, prompts.tokenizer.is_added)
         self.chat_format = find_chat_format(evidence, tool_parser, reasoning_parser)
+        if prompts.template is not None:
+            prompts.template.keep_trials()
         self._format = AnswerFormat(self.chat_format, self._special_id)
         prompts.end_at(self.chat_format.stops)
         self._large = asyncio.Lock()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from firelane.errors import RequestError
 from firelane.text.chat.chat_format import UNKNOWN, ModelChatFormat
@@ -28,7 +27,7 @@ from firelane.text.rendering.template_probe import (
     TemplateFacts,
     TemplateProbe,
 )
-from firelane.text.rendering.template_process import TemplateRenderer, encoded
+from firelane.text.rendering.template_process import TemplateRenderer
 from firelane.text.tools.families import MARKS, READERS, UNMARKED, marked_families, named_family
 from firelane.text.tools.family import Family
 from firelane.text.tools.stream_buffer import OutputParser, StreamBuffer
@@ -65,12 +64,8 @@ def gathered(template: TemplateRenderer | None, is_token: IsToken) -> Evidence:
     """The evidence on a model. template: None where it has none."""
     if template is None:
         return Evidence("", NO_FACTS, is_token)
-
-    def render(messages: Messages, variables: dict[str, Any]) -> str:
-        return template.render_blocking(encoded(messages, variables))
-
-    facts = TemplateProbe(render, template.variables).facts(CLOSINGS)
-    return Evidence(template.source, facts, is_token, render)
+    facts = TemplateProbe(template.trial, template.variables).facts(CLOSINGS)
+    return Evidence(template.source, facts, is_token, template.trial)
 
 
 def find_chat_format(

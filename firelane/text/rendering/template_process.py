@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from firelane.child_process.child import SILENT
 from firelane.child_process.frames import LENGTH_BYTES, OverrunError, framed
 from firelane.child_process.worker import Frame, LostError, Worker, WorkerLimits
 from firelane.errors import ProcessDeadError, QueueTimeoutError, RequestError, TokenizerError
+from firelane.text.rendering.kept_trials import KeptTrials
 from firelane.text.rendering.template_worker import REFUSED, RENDERED, TOO_MUCH, RenderRequest, TemplateSource
 from firelane.text.template_limits import TOO_MUCH_WORK
 
@@ -49,14 +51,21 @@ class TemplateRenderer:
         constants: dict[str, str],
         where: str = "chat template",
         replaced: Replacements | None = None,
+        trials_dir: Path | None = None,
     ) -> None:
-        """Starts a process. replaced: notes processes that were lost. Raises TokenizerError when `source` is
-        not a template, ProcessDeadError where no process lives long enough to tell."""
+        """Starts a process, unless an earlier start has left in `trials_dir` what it would be asked.
+        replaced: notes processes that were lost. Raises TokenizerError when `source` is not a template,
+        ProcessDeadError where no process lives long enough to tell."""
         self.source = source
-        self._where = where
+        self._where, self._trials = where, KeptTrials(trials_dir, source, constants)
         first = framed(msgspec.json.encode(TemplateSource(source, constants, where)))
         self._replaced = replaced or Replacements()
         self._quick, self._slow = _Process(first, self._replaced), _Process(first, self._replaced)
+        known = self._trials.variables
+        self.variables = self._begin() if known is None else known
+
+    def _begin(self) -> frozenset[str]:
+        """Variables of the template, as its first process tells them. Raises as the constructor."""
         try:
             answer = self._quick.worker.begin()
         except LostError:
@@ -66,10 +75,25 @@ class TemplateRenderer:
         if not answer.startswith(RENDERED):
             self.close()
         if answer.startswith(TOO_MUCH):
-            raise TokenizerError(f"{where} takes too much time or memory to compile: fetch it again")
+            raise TokenizerError(f"{self._where} takes too much time or memory to compile: fetch it again")
         if not answer.startswith(RENDERED):
             raise TokenizerError(answer[1:].decode("utf-8", "replace"))
-        self.variables = frozenset(msgspec.json.decode(answer[1:], type=list[str]))
+        return frozenset(msgspec.json.decode(answer[1:], type=list[str]))
+
+    async def start(self) -> None:
+        """Start the process that the first conversation needs, where there is none."""
+        with contextlib.suppress(OverrunError, LostError, QueueTimeoutError):  # the next one tells it
+            async with self._quick.turn():
+                await self._quick.worker.start()
+
+    def trial(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+        """The prompt's text, as `render_blocking` tells it, or did at an earlier start."""
+        request = encoded(messages, variables)
+        return self._trials.answer(request, lambda: self.render_blocking(request))
+
+    def keep_trials(self) -> None:
+        """Leave to the next start what was asked by `trial`."""
+        self._trials.keep(self.variables)
 
     async def render(self, request: Frame) -> str:
         """The prompt's text of an `encoded` conversation. Raises RequestError when the template refuses the
