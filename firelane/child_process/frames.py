@@ -30,7 +30,7 @@ def receive(sock: socket.socket) -> bytes:
     return bytes(data)
 
 
-class FrameReader:
+class ReplyReader:
     """A frame as it comes. body: without its length, once it is whole; not copied, it may be large."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from firelane.child_process.child import Child
 from firelane.child_process.ending import in_words, is_own_doing
-from firelane.child_process.frames import READ_BYTES, FrameReader, OverrunError
+from firelane.child_process.frames import READ_BYTES, OverrunError, ReplyReader
 from firelane.child_process.readiness import ready_here, ready_on_loop
 from firelane.child_process.replacements import Replacements
 
@@ -160,7 +160,7 @@ class Worker:
         child, sock = self._child, self._sock
         assert child is not None
         assert sock is not None
-        answer = FrameReader(self._limits.answer_bytes)
+        answer = ReplyReader(self._limits.answer_bytes)
         try:
             await _exchange(child, sock, request, answer, partial(waits.ready, sock.fileno()), limit_s)
         except (OSError, OverrunError) as error:
@@ -191,7 +191,7 @@ async def _exchange(
     child: Child,
     sock: socket.socket,
     request: Frame,
-    answer: FrameReader,
+    answer: ReplyReader,
     ready: Callable[..., Awaitable[bool]],
     limit_s: float,
 ) -> None:

@@ -42,7 +42,7 @@ END_S = 5.0
 
 
 class IsolatedEngine:
-    """The Engine of an isolated LLM. Owns the process, which starts at once and loads while its parent reads
+    """The engine of an isolated LLM. Owns the process, which starts at once and loads while its parent reads
     the tokenizer, and ends with the thread that made it. Raises MachineError where there can be no process.
     """
 
@@ -72,6 +72,9 @@ class IsolatedEngine:
             self._listen(is_loading=True)
 
     def turn(self) -> None:
+        """Go on until something has come of the open choices, or a second is over. Raises a FirelaneError
+        where the engine cannot go on.
+        """
         if self._failure is not None:
             raise self._failure
         self._send()
@@ -79,6 +82,7 @@ class IsolatedEngine:
             self._listen()
 
     def tell(self) -> None:
+        """No turn may follow for a while: the engine hears now of what was aborted. Raises nothing."""
         if self._failure is None and not self._is_closed:
             self._send()
 

@@ -21,7 +21,6 @@ from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
 from firelane.llm.channel import LocalChannel
 from firelane.llm.choice import CompletionBuilder, PromptRun
-from firelane.llm.engine import Engine
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
 from firelane.sources.resolve import resolve
@@ -38,6 +37,9 @@ from firelane.wire.frames import NewRequest, Pooling, Sampling
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from firelane.llm.isolated import IsolatedEngine
+    from firelane.llm.local import LocalEngine
 
 Prompt = str | Sequence[int]
 log = logging.getLogger(__name__)
@@ -257,7 +259,7 @@ class LLM:
             self._engine.tell()
 
 
-def _engine(config: EngineConfig, channel: LocalChannel, *, isolated: bool) -> Engine:
+def _engine(config: EngineConfig, channel: LocalChannel, *, isolated: bool) -> LocalEngine | IsolatedEngine:
     """The engine of this process or an isolated one; the imports of one are not made for the other."""
     if isolated:
         from firelane.llm.isolated import IsolatedEngine

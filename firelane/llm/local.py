@@ -18,7 +18,9 @@ from firelane.weights.progress import Progress
 
 
 class LocalEngine:
-    """The Engine of an LLM that is not isolated: it has all rights of this process. A turn is a step."""
+    """The engine of an LLM that is not isolated: it has all rights of this process. Works for the choices
+    that are open in one LocalChannel. A turn is a step.
+    """
 
     core: EngineCore
     executor: Executor
@@ -29,6 +31,7 @@ class LocalEngine:
         self._is_loaded = False
 
     def load(self, progress: Progress) -> None:
+        """Raises a FirelaneError that says why the model cannot be had."""
         config = self._config
         program = read_program(config)
         checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(program)
@@ -52,12 +55,14 @@ class LocalEngine:
         self._is_loaded = True
 
     def turn(self) -> None:
+        """Go on; with no open choice, do what there is. Raises a FirelaneError where it cannot go on."""
         self.core.step()
 
     def tell(self) -> None:
         """The next turn does it: nothing runs before."""
 
     def close(self) -> None:
+        """Free the model; idempotent. Whatever ran is aborted."""
         if self._is_loaded:
             self._is_loaded = False
             self._channel.abort(list(self._channel.open))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from firelane.telemetry.process_sums import ProcessSums
 
@@ -28,45 +28,46 @@ GONE = -1
 """In place of a process: all that have ended."""
 
 
-class Instrument(Protocol):
-    """One time series, or one for each value of a label. labels: constant ones, which tell it from other
-    instruments of the same name. others: sums of the figures of other processes. grows: its figures outlive
-    their process.
+class Instrument:
+    """One time series, or one for each set of values of its labels. labels: constant ones, which tell it from
+    other instruments of the same name; names: of those that change. others: sums of the figures of other
+    processes. grows: its figures outlive their process.
     """
 
-    name: str
-    labels: Labels
-    others: Figures
+    grows = False
+    is_counter = False
 
-    @property
-    def grows(self) -> bool: ...
+    def __init__(self, name: str, text: str, labels: Labels, names: tuple[str, ...] = ()) -> None:
+        self.name, self.text, self.labels, self._names = name, text, labels, names
+        self.others: Figures = {}
 
     def figures(self) -> Figures:
         """Figures of this process; none where they are the same in every process."""
-        ...
+        return {}
 
     def family(self) -> Any:
         """An empty prometheus_client metric family of this name and these labels."""
-        ...
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
+        return kind(self.name, self.text, labels=[*self.labels, *self._names])
 
     def fill(self, family: Any) -> None:
         """Add the current values to `family`."""
-        ...
+        raise NotImplementedError
 
 
 InstrumentT = TypeVar("InstrumentT", bound=Instrument)
 
 
-class Counter:
+class Counter(Instrument):
     """Only grows. With `label`, one count for each value of that label."""
 
-    def __init__(self, name: str, text: str, label: str | None = None, labels: Labels | None = None) -> None:
-        self.name, self.text, self.label = name, text, label
-        self.labels = labels or {}
-        self.values: Figures = {} if label else {"": 0.0}
-        self.others: Figures = {}
+    grows = is_counter = True
 
-    grows = True
+    def __init__(self, name: str, text: str, label: str | None, labels: Labels) -> None:
+        super().__init__(name, text, labels, () if label is None else (label,))
+        self.values: Figures = {} if label else {"": 0.0}
 
     def add(self, amount: float = 1.0, value: str = "") -> None:
         self.values[value] = self.values.get(value, 0.0) + amount
@@ -83,27 +84,19 @@ class Counter:
     def total(self) -> int:
         return int(sum(self.sums.values()))
 
-    def family(self) -> Any:
-        from prometheus_client.core import CounterMetricFamily
-
-        extra = [self.label] if self.label else []
-        return CounterMetricFamily(self.name, self.text, labels=[*self.labels, *extra])
-
     def fill(self, family: Any) -> None:
         for value, count in self.sums.items():
-            family.add_metric([*self.labels.values(), *([value] if self.label else [])], count)
+            family.add_metric([*self.labels.values(), *([value] if self._names else [])], count)
 
 
-class Table:
+class Table(Instrument):
     """Only grows: one count for each combination of its labels' values."""
 
-    def __init__(self, name: str, text: str, names: tuple[str, ...], labels: Labels | None = None) -> None:
-        self.name, self.text, self._names = name, text, names
-        self.labels = labels or {}
-        self.values: dict[tuple[str, ...], int] = {}
-        self.others: Figures = {}
+    grows = is_counter = True
 
-    grows = True
+    def __init__(self, name: str, text: str, names: tuple[str, ...], labels: Labels) -> None:
+        super().__init__(name, text, labels, names)
+        self.values: dict[tuple[str, ...], int] = {}
 
     def figures(self) -> Figures:
         return {SEPARATOR.join(values): count for values, count in self.values.items()}
@@ -111,51 +104,14 @@ class Table:
     def add(self, *values: str) -> None:
         self.values[values] = self.values.get(values, 0) + 1
 
-    def family(self) -> Any:
-        from prometheus_client.core import CounterMetricFamily
-
-        return CounterMetricFamily(self.name, self.text, labels=[*self.labels, *self._names])
-
     def fill(self, family: Any) -> None:
         for values, count in _added(self.figures(), self.others).items():
             family.add_metric([*self.labels.values(), *values.split(SEPARATOR)], count)
 
 
-class Facts:
-    """Facts as the labels of a gauge that is 1, one for each set of them."""
-
-    def __init__(
-        self,
-        name: str,
-        text: str,
-        names: tuple[str, ...],
-        read: Callable[[], Iterable[Labels]],
-        labels: Labels,
-    ) -> None:
-        """names: of the labels that `read` gives."""
-        self.name, self.text, self._names, self._read, self.labels = name, text, names, read, labels
-        self.others: Figures = {}
-
-    grows = False
-
-    def figures(self) -> Figures:
-        return {}
-
-    def family(self) -> Any:
-        from prometheus_client.core import GaugeMetricFamily
-
-        return GaugeMetricFamily(self.name, self.text, labels=[*self.labels, *self._names])
-
-    def fill(self, family: Any) -> None:
-        for facts in self._read():
-            family.add_metric([*self.labels.values(), *(facts[name] for name in self._names)], 1)
-
-
-class LabelledGauge:
+class LabelledGauge(Instrument):
     """Values that are read from their owner at the scrape, one for each set of labels; every process of a
     server has the same. monotonic: shown as counters."""
-
-    grows = False
 
     def __init__(
         self,
@@ -163,30 +119,21 @@ class LabelledGauge:
         text: str,
         names: tuple[str, ...],
         read: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
+        labels: Labels,
         *,
         monotonic: bool,
     ) -> None:
         """names: of the labels whose values `read` gives."""
-        self.name, self.text, self._names, self._read = name, text, names, read
-        self.labels: Labels = {}
-        self.others: Figures = {}
-        self._monotonic = monotonic
-
-    def figures(self) -> Figures:
-        return {}
-
-    def family(self) -> Any:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        kind = CounterMetricFamily if self._monotonic else GaugeMetricFamily
-        return kind(self.name, self.text, labels=list(self._names))
+        super().__init__(name, text, labels, names)
+        self._read = read
+        self.is_counter = monotonic
 
     def fill(self, family: Any) -> None:
         for values, level in self._read():
-            family.add_metric(list(values), level)
+            family.add_metric([*self.labels.values(), *values], level)
 
 
-class Gauge:
+class Gauge(Instrument):
     """A value that is read from its owner at the scrape; with `label`, one for each value of that label.
     monotonic: shown as a counter. common: every process of a server has the same."""
 
@@ -195,21 +142,15 @@ class Gauge:
         name: str,
         text: str,
         read: Callable[[], float | Mapping[str, float]],
-        labels: Labels | None = None,
+        labels: Labels,
         *,
         label: str | None = None,
         monotonic: bool = False,
         common: bool = False,
     ) -> None:
-        self.name, self.text, self._read, self._monotonic = name, text, read, monotonic
-        self._common = common
-        self.others: Figures = {}
-        self.label = label
-        self.labels = labels or {}
-
-    @property
-    def grows(self) -> bool:
-        return self._monotonic
+        super().__init__(name, text, labels, () if label is None else (label,))
+        self._read, self._common = read, common
+        self.grows = self.is_counter = monotonic
 
     def figures(self) -> Figures:
         return {} if self._common else self._own()
@@ -218,29 +159,21 @@ class Gauge:
         read = self._read()
         return dict(read) if isinstance(read, Mapping) else {"": read}
 
-    def family(self) -> Any:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        kind = CounterMetricFamily if self._monotonic else GaugeMetricFamily
-        return kind(self.name, self.text, labels=[*self.labels, *([self.label] if self.label else [])])
-
     def fill(self, family: Any) -> None:
         for value, level in _added(self._own(), self.others).items():
-            family.add_metric([*self.labels.values(), *([value] if self.label else [])], level)
+            family.add_metric([*self.labels.values(), *([value] if self._names else [])], level)
 
 
-class Histogram:
+class Histogram(Instrument):
     """Counts of observations by upper bound, and their sum."""
 
-    def __init__(self, name: str, text: str, bounds: Iterable[float], labels: Labels | None = None) -> None:
-        self.name, self.text = name, text
-        self.labels = labels or {}
+    grows = True
+
+    def __init__(self, name: str, text: str, bounds: Iterable[float], labels: Labels) -> None:
+        super().__init__(name, text, labels)
         self.bounds = sorted(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
-        self.others: Figures = {}
-
-    grows = True
 
     def figures(self) -> Figures:
         return {SUM: self.sum, **{str(place): count for place, count in enumerate(self.counts) if count}}
@@ -301,11 +234,6 @@ class Registry:
     def table(self, name: str, text: str, *names: str) -> Table:
         return self._add(Table(name, text, names, self._labels))
 
-    def facts(
-        self, name: str, text: str, names: tuple[str, ...], read: Callable[[], Iterable[Labels]]
-    ) -> Facts:
-        return self._add(Facts(name, text, names, read, self._labels))
-
     def gauge(
         self,
         name: str,
@@ -334,7 +262,7 @@ class Registry:
         *,
         monotonic: bool = False,
     ) -> LabelledGauge:
-        return self._add(LabelledGauge(name, text, names, read, monotonic=monotonic))
+        return self._add(LabelledGauge(name, text, names, read, self._labels, monotonic=monotonic))
 
     def histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
         return self._add(Histogram(name, text, bounds, self._labels))

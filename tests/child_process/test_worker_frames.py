@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from firelane.child_process.frames import FrameReader, OverrunError, framed, receive
+from firelane.child_process.frames import OverrunError, ReplyReader, framed, receive
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 100])
 def test_answers_come_in_pieces(size: int) -> None:
-    frame, answer = framed(b"some text"), FrameReader(9)
+    frame, answer = framed(b"some text"), ReplyReader(9)
     for start in range(0, len(frame), size):
         assert not answer.is_whole
         answer.add(frame[start : start + size])
@@ -30,7 +30,7 @@ def test_answers_come_in_pieces(size: int) -> None:
 )
 def test_answers_that_do_not_come(pieces: list[bytes], error: type[Exception]) -> None:
     *first, last = pieces
-    answer = FrameReader(9)
+    answer = ReplyReader(9)
     for piece in first:
         answer.add(piece)
     with pytest.raises(error):

@@ -58,9 +58,9 @@ def test_a_table_counts_combinations():
     assert found["x:asked_total", ("m", "a"), ("path", "/v1"), ("status", "4xx")] == 1
 
 
-def test_facts_are_labels():
+def test_levels_have_labels_of_their_own():
     registry = Registry()
-    registry.labelled(m="a").facts("x:info", "Info.", ("size",), lambda: [{"size": "16"}])
+    registry.labelled(m="a").levels("x:info", "Info.", ("size",), lambda: [(("16",), 1.0)])
     assert samples(registry)["x:info", ("m", "a"), ("size", "16")] == 1
 
 

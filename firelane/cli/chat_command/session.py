@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from firelane.cli.chat_command.source import HIDDEN_WORDS, AnswerSource, Message, Settings
+from firelane.cli.chat_command.terminal import Terminal
 from firelane.errors import FirelaneError
 from firelane.server.options.sampling import NUMBERS, setting
 from firelane.text.deltas import Content, Delta, Reasoning
@@ -31,26 +32,6 @@ A line that ends in \\ goes on in the next one, as does all between two lines of
 Ctrl-C stops an answer, and what came of it stays in the conversation."""
 
 ALL_DEFAULT = "all as the model's author advises, else as llama.cpp does"
-
-
-class Terminal(Protocol):
-    """The terminal of a session: lines in, text out."""
-
-    def read(self, prompt: str) -> str:
-        """A line without its end. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
-        ...
-
-    def show(self, text: str) -> None:
-        """A piece of an answer."""
-        ...
-
-    def show_reasoning(self, text: str) -> None:
-        """A piece of what the model thinks before it answers."""
-        ...
-
-    def say(self, text: str) -> None:
-        """A line about the session itself."""
-        ...
 
 
 class ChatSession:

@@ -30,7 +30,7 @@ def connection_limit(asked: int) -> int:
     return min(asked or MOST_CONNECTIONS, room)
 
 
-class Connection(Protocol):
+class OpenConnection(Protocol):
     """An open connection, as the set of all sees it."""
 
     @property
@@ -77,7 +77,7 @@ class ConnectionSet:
         self.answered = answered
         self.closing = False
         self.held_bytes = 0
-        self._open: set[Connection] = set()
+        self._open: set[OpenConnection] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -86,7 +86,7 @@ class ConnectionSet:
     def unsent_bytes(self) -> int:
         return sum(connection.unsent_bytes for connection in self._open)
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: OpenConnection) -> None:
         """Takes part in the sweep from now on. One too many is told so, far too many are cut."""
         self._open.add(connection)
         if len(self._open) > self.max_open + REFUSALS:
@@ -94,7 +94,7 @@ class ConnectionSet:
         elif len(self._open) > self.max_open:
             connection.reject(f"all {self.max_open} connections are taken: try again later")
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: OpenConnection) -> None:
         self._open.discard(connection)
 
     def sweep(self) -> None:

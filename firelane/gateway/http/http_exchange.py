@@ -1,14 +1,16 @@
-"""Answers on an HTTP/1.1 connection."""
+"""Answers on an HTTP/1.1 connection: their bytes, and what the client has not read of them yet."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import secrets
+import socket
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol
 
+from firelane.gateway.config import HttpLimits
 from firelane.gateway.http.exchange import EVENT_STREAM, JSON, ErrorForm, Request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -18,7 +20,7 @@ _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in
 _STATUS_LINES[529] = b"HTTP/1.1 529 Overloaded\r\n"  # Anthropic's, which no standard has
 
 
-class Connection(Protocol):
+class ExchangeConnection(Protocol):
     """The connection of an exchange, as it sees it."""
 
     def keeps_alive(self, request: Request) -> bool: ...
@@ -33,13 +35,6 @@ class Connection(Protocol):
     def exchange_done(self, keep_alive: bool) -> None:
         """The exchange is complete."""
         ...
-
-
-class Writer(Protocol):
-    """The receiver of bytes: the connection's transport, or what counts them on their way there."""
-
-    def write(self, data: bytes) -> None: ...
-    def abort(self) -> None: ...
 
 
 class HttpExchange:
@@ -59,7 +54,9 @@ class HttpExchange:
         "transport",
     )
 
-    def __init__(self, request: Request, connection: Connection, transport: asyncio.Transport) -> None:
+    def __init__(
+        self, request: Request, connection: ExchangeConnection, transport: asyncio.Transport
+    ) -> None:
         self.request = request
         self.id = request_id(request.headers)
         self.extra_headers = b"x-request-id: %b\r\n%b" % (self.id.encode(), request.cors)
@@ -68,7 +65,7 @@ class HttpExchange:
         self.on_gone: Callable[[], None] | None = None
         self.error_form: ErrorForm | None = None
         self._connection = connection
-        self.transport: Writer = transport
+        self.transport: asyncio.Transport | Outflow = transport
         self._chunked = True
         self._events = False
 
@@ -154,6 +151,82 @@ class HttpExchange:
         on_gone, self.on_gone = self.on_gone, None
         if on_gone is not None:
             on_gone()
+
+
+class Outflow:
+    """The outgoing side of one connection. stalled: more than HttpLimits.buffer_bytes wait, and nothing
+    further is to be answered until the client has read most of them.
+
+    A client is stuck when it has read nothing for HttpLimits.stall_s, however long all of the rest may take;
+    or when a stream grows beyond HttpLimits.max_buffer_bytes faster than it reads. What a stream writes is
+    counted while it is stalled alone: a token that is read at once costs nothing here.
+    """
+
+    def __init__(self, transport: asyncio.Transport, limits: HttpLimits) -> None:
+        transport.set_write_buffer_limits(high=limits.buffer_bytes)
+        self._transport = transport
+        self._limits = limits
+        self.stalled = False
+        self._written = 0
+        self._read = 0
+        self._unsent = 0
+        self._progress_s = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def pause(self, exchange: HttpExchange | None, now_s: float) -> None:
+        """exchange: what is being answered, and will write more."""
+        self.stalled = True
+        if exchange is not None:
+            exchange.transport = self
+        self.mark(now_s)
+
+    def write(self, data: bytes) -> None:
+        """Send what an exchange writes while stalled."""
+        self._written += len(data)
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def resume(self, exchange: HttpExchange | None) -> None:
+        """The client has read most of it, or has gone."""
+        self.stalled = False
+        if exchange is not None:
+            exchange.transport = self._transport
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def drained(self) -> None:
+        """Return when it is not stalled (any more). For one waiter at a time."""
+        while self.stalled:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def mark(self, now_s: float) -> None:
+        """Progress is what the client reads from now on."""
+        self._unsent = self.unsent_bytes
+        self._read = self._written - self._unsent
+        self._progress_s = now_s
+
+    def is_stuck(self, now_s: float, *, writing: bool) -> bool:
+        """Asked about once a second while something waits. writing: a stream may write more."""
+        unsent = self.unsent_bytes
+        read = self._written - unsent
+        over = writing and unsent > self._limits.max_buffer_bytes and unsent >= self._unsent
+        self._unsent = unsent
+        if read > self._read:
+            self._read, self._progress_s = read, now_s
+        return over or now_s - self._progress_s > self._limits.stall_s
+
+    def is_broken(self) -> bool:
+        """Whether the client's side has said that nobody is there."""
+        sock: socket.socket | None = self._transport.get_extra_info("socket")
+        return sock is not None and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
 
 def request_id(headers: dict[bytes, bytes]) -> str:

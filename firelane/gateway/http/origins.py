@@ -11,7 +11,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from firelane.errors import AccessError, UsageError
@@ -25,18 +24,11 @@ INTERNAL = ".internal"
 """End of names that no public DNS has, such as host.docker.internal: none can be pointed here by others."""
 
 
-class OriginPolicy(Protocol):
-    """Says whose pages may ask."""
-
-    def check(self, request: Request) -> None:
-        """Set `request.cors`. Raises AccessError."""
-        ...
-
-
 class AnyOrigin:
     """Pages of all origins: they have no key, or the server is meant for them."""
 
     def check(self, request: Request) -> None:
+        """Set `request.cors`."""
         request.cors = b"access-control-allow-origin: *\r\n"
 
 
@@ -52,6 +44,7 @@ class LocalOrigins:
         self._local_hosts_only = local_hosts_only
 
     def check(self, request: Request) -> None:
+        """Set `request.cors`. Raises AccessError."""
         headers = request.headers
         host = headers.get(b"host", b"").lower()
         if self._local_hosts_only and host and not is_local(host) and host not in self._hosts:
@@ -72,6 +65,10 @@ class LocalOrigins:
                 "pages of this origin may not use this server: name it with --allow-origin, or use keys"
             )
         request.cors = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin
+
+
+OriginPolicy = AnyOrigin | LocalOrigins
+"""Whose pages may ask."""
 
 
 def origin_policy(allowed: Iterable[str], *, keyless: bool, loopback: bool) -> OriginPolicy:

@@ -20,8 +20,7 @@ from firelane.gateway.http import refusals
 from firelane.gateway.http.connections import ConnectionSet
 from firelane.gateway.http.exchange import HttpError, Request
 from firelane.gateway.http.head import MOST_FIELDS, add_field, check_head, framing, has_body
-from firelane.gateway.http.http_exchange import CONTINUE, HttpExchange
-from firelane.gateway.http.outflow import Outflow
+from firelane.gateway.http.http_exchange import CONTINUE, HttpExchange, Outflow
 from firelane.gateway.http.peer import client_of
 from firelane.gateway.http.pipeline import Pipeline
 

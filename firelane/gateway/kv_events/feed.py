@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Protocol
 
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.kv_events.encoding import BatchEncoder
 from firelane.wire.cache_events import BlocksCleared, CacheEvents
-
-
-class EventFeed(Protocol):
-    """The listener to each engine's cache."""
-
-    def follow(self, link: EngineLink) -> None:
-        """From now on publish the events that come over this link. Its name is the number of the engine's
-        place, which may have had another link before."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class NoFeed:
@@ -42,7 +30,9 @@ class PublisherFeed:
         self._places: dict[int, _EnginePlace] = {}
 
     def follow(self, link: EngineLink) -> None:
-        """Raises UsageError where its endpoint cannot be used."""
+        """From now on publish the events that come over this link. Its name is the number of the engine's
+        place, which may have had another link before. Raises UsageError where its endpoint cannot be used.
+        """
         number = int(link.name)
         if number not in self._places:
             self._places[number] = _EnginePlace(self._config, number)
@@ -72,6 +62,9 @@ class _EnginePlace:
             )
         if link is self._source:
             self.publisher.publish(partial(self._encoder.encode, time.time(), frame.events))
+
+
+EventFeed = NoFeed | PublisherFeed
 
 
 def make_feed(config: KvEventsConfig | None) -> EventFeed:

@@ -230,15 +230,15 @@ CACHE_FACTS = (
 def _cache_facts(registry: Registry, engines: ReplicaSet) -> None:
     """num_gpu_blocks: as vLLM calls them, wherever they lie."""
 
-    def read() -> Iterator[dict[str, str]]:
+    def read() -> Iterator[tuple[tuple[str, ...], float]]:
         for link in engines.links:
             if link.ready is not None:
                 ready = link.ready
                 values = (ready.block_size, ready.num_blocks, ready.kv_bytes, ready.kv_cache_dtype)
                 sizes = (ready.max_model_len, ready.max_num_seqs)
-                yield dict(zip(CACHE_FACTS, (link.name, *map(str, (*values, *sizes))), strict=True))
+                yield (link.name, *map(str, (*values, *sizes))), 1.0
 
-    registry.facts("vllm:cache_config_info", "The KV cache of each engine, in labels.", CACHE_FACTS, read)
+    registry.levels("vllm:cache_config_info", "The KV cache of each engine, in labels.", CACHE_FACTS, read)
 
 
 TIERS = (("host", "in host memory"), ("disk", "on a drive"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from firelane.gateway.http.exchange import EVENT_STREAM, NDJSON, Exchange
 from firelane.gateway.requests.best_of import BestOf
@@ -61,39 +60,8 @@ class PieceTokens:
     prompt_ids: list[int] | None = None
 
 
-class ResponseSink(Protocol):
-    """Takes what one choice produces, in order."""
-
-    def begin(self) -> None: ...
-    def text(self, text: str) -> None:
-        """Content."""
-        ...
-
-    def waiting(self) -> None:
-        """Nothing comes for a while."""
-        ...
-
-    def deltas(self, deltas: list[Delta]) -> None:
-        """Content and other pieces, where the text is split."""
-        ...
-
-    def reported(
-        self,
-        text: str,
-        reports: list[TokenReport],
-        reason: str | None,
-        tokens: PieceTokens | None = None,
-        *,
-        stop: str | None = None,
-    ) -> None:
-        """Text with its logprobs or its tokens, or the end (`reason` is set). stop: the stop string that has
-        ended it.
-        """
-        ...
-
-
 class EventSink:
-    """Writes one event, or line, per piece of text."""
+    """Writes one event, or line, per piece of text that its choice produces, in order."""
 
     __slots__ = ("_exchange", "_format", "_index", "_media", "_offset", "_token_text", "_write")
 
@@ -121,14 +89,16 @@ class EventSink:
             self._exchange.send(opening)
 
     def text(self, text: str) -> None:
+        """Content."""
         self._exchange.send(self._write(text))
 
     def waiting(self) -> None:
+        """Nothing comes for a while."""
         if self._exchange.started and self._media.waiting:
             self._exchange.send(self._media.waiting)
 
     def deltas(self, deltas: list[Delta]) -> None:
-        """One write for all of them."""
+        """Content and other pieces, where the text is split: one write for all of them."""
         write, delta_event, index = self._write, self._format.delta, self._index
         events = b"".join(
             write(delta.text) if isinstance(delta, Content) else delta_event(index, delta) for delta in deltas
@@ -145,6 +115,9 @@ class EventSink:
         *,
         stop: str | None = None,
     ) -> None:
+        """Text with its logprobs or its tokens, or the end (`reason` is set). stop: the stop string that has
+        ended it.
+        """
         offset = None if self._token_text is None else self._offset
         part = ChoiceResult(self._index, text, reports, reason, stop=stop)
         if tokens is not None:
@@ -203,3 +176,6 @@ class ResultSink:
         if reason is not None:
             self._result.reason, self._result.stop = reason, stop
             self._result.text = "".join(self._parts)
+
+
+ResponseSink = EventSink | ResultSink

@@ -19,7 +19,6 @@ import os
 import tempfile
 from collections.abc import Generator, Iterable, MutableSequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 log = logging.getLogger(__name__)
 COMMON, OWN = 4, 4
@@ -30,39 +29,22 @@ FIGURE_BYTES = 8
 NOBODY = nullcontext()
 
 
-class CountRecord(Protocol):
-    """Figures of one name, 0 at first. common: [COMMON]; own: [OWN], of this process."""
-
-    @property
-    def common(self) -> MutableSequence[float]: ...
-    @property
-    def own(self) -> MutableSequence[float]: ...
-
-    def turn(self) -> AbstractContextManager[None]:
-        """While it lasts, no other process has a turn."""
-        ...
-
-    def total(self, figure: int) -> float:
-        """The sum of the processes' own."""
-        ...
-
-
-class Counts(Protocol):
-    def record(self, name: str) -> CountRecord: ...
-
-
 class LocalRecord:
-    """The record of a server with one process."""
+    """Figures of one name in a server with one process, 0 at first. common: [COMMON]; own: [OWN], of this
+    process."""
 
     __slots__ = ("common", "own")
 
     def __init__(self) -> None:
-        self.common, self.own = [0.0] * COMMON, [0.0] * OWN
+        self.common: MutableSequence[float] = [0.0] * COMMON
+        self.own: MutableSequence[float] = [0.0] * OWN
 
     def turn(self) -> AbstractContextManager[None]:
+        """While it lasts, no other process has a turn."""
         return NOBODY
 
     def total(self, figure: int) -> float:
+        """The sum of the processes' own."""
         return self.own[figure]
 
 
@@ -75,7 +57,7 @@ class LocalCounts:
 
 
 class SharedRecord:
-    """A record in shared memory, as one process sees it."""
+    """The same in shared memory, as one process sees it."""
 
     __slots__ = ("_at", "_counts", "_figures", "common", "own")
 
@@ -98,6 +80,9 @@ class SharedRecord:
         figures[2] = max(0.0, figures[2] - figures[own + 1])
         for figure in range(own, own + OWN):
             figures[figure] = 0.0
+
+
+CountRecord = LocalRecord | SharedRecord
 
 
 class SharedCounts:
@@ -181,3 +166,6 @@ class SharedCounts:
         begin = self._begin(number)
         figures = memoryview(self._memory)[begin + KEY_BYTES : begin + self._stride].cast("d")
         return SharedRecord(self, begin, figures)
+
+
+Counts = LocalCounts | SharedCounts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, MutableSequence
-from typing import Protocol
 
 from firelane.errors import RateLimitError
 from firelane.gateway.tenants.buckets import TokenBucket
@@ -18,28 +17,8 @@ RUNNING, HELD_TOKENS = 0, 1
 """Figures of a process. HELD_TOKENS go back to the bucket of tokens where it is killed (see counts)."""
 
 
-class TenantQuota(Protocol):
-    """Limits of one tenant, as a Reservation uses them."""
-
-    def admit(self) -> None:
-        """Count one request, until its `end`. Raises RateLimitError."""
-        ...
-
-    def take_tokens(self, prompt: int, output: int) -> int:
-        """Hold what the request may need at most; returns how much is held. Raises RateLimitError."""
-        ...
-
-    def end(self, held_tokens: int, used_tokens: int = 0) -> None:
-        """An admitted request has ended, or did not start: what it held and did not use goes back."""
-        ...
-
-    def headers(self) -> bytes:
-        """x-ratelimit lines, each ended by CRLF."""
-        ...
-
-
 class Unlimited:
-    """The TenantQuota of a tenant without limits."""
+    """The quota of a tenant without limits."""
 
     def admit(self) -> None:
         pass
@@ -58,7 +37,7 @@ UNLIMITED = Unlimited()
 
 
 class Quota:
-    """The TenantQuota of one tenant, over all its keys. Outlives a reload of the key file.
+    """Limits of one tenant, over all its keys, as a Reservation uses them. Outlives a reload of the key file.
 
     record: of what is used, which other processes may use, too: buckets among its common figures, and of its
     own figures the requests that run and the tokens that they hold.
@@ -83,6 +62,7 @@ class Quota:
             self._tokens = _resized(self._tokens, tenant.tokens_per_minute, now_s, common, TOKENS)
 
     def admit(self) -> None:
+        """Count one request, until its `end`. Raises RateLimitError."""
         most, record = self._max_concurrent, self._record
         with record.turn():
             if most is not None and record.total(RUNNING) >= most:
@@ -107,7 +87,9 @@ class Quota:
         bucket.add(-amount, now_s)
 
     def take_tokens(self, prompt: int, output: int) -> int:
-        """No more is held than the bucket can hold, or a silent `max_tokens` could never pass."""
+        """Hold what the request may need at most; returns how much is held: no more than the bucket can hold,
+        or a silent `max_tokens` could never pass. Raises RateLimitError.
+        """
         bucket = self._tokens
         if bucket is None:
             return 0
@@ -124,6 +106,7 @@ class Quota:
         return amount
 
     def end(self, held_tokens: int, used_tokens: int = 0) -> None:
+        """An admitted request has ended, or did not start: what it held and did not use goes back."""
         own = self._record.own
         with self._record.turn():
             own[RUNNING] -= 1
@@ -132,9 +115,13 @@ class Quota:
                 self._tokens.add(held_tokens - used_tokens, self._now_s())
 
     def headers(self) -> bytes:
+        """x-ratelimit lines, each ended by CRLF."""
         with self._record.turn():
             now_s = self._now_s()
             return _lines(b"requests", self._requests, now_s) + _lines(b"tokens", self._tokens, now_s)
+
+
+TenantQuota = Unlimited | Quota
 
 
 def _resized(

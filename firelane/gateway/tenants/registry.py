@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from firelane.errors import AuthenticationError, UsageError
 from firelane.gateway.tenants.counts import Counts, LocalCounts
@@ -14,26 +13,6 @@ from firelane.gateway.tenants.quota import UNLIMITED, Quota, TenantQuota
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN, Tenant, salt_of
 
 log = logging.getLogger(__name__)
-
-
-class Tenants(Protocol):
-    """Whom a server knows."""
-
-    def identify(self, headers: dict[bytes, bytes]) -> Tenant:
-        """The tenant of a request. Raises AuthenticationError."""
-        ...
-
-    def named(self, name: str) -> Tenant | None:
-        """The tenant of this name, None where there is none (any more)."""
-        ...
-
-    def quota(self, tenant: Tenant) -> TenantQuota:
-        """The limits of a tenant and what it has used of them."""
-        ...
-
-    def reload(self) -> None:
-        """Read again what may have changed. Never raises."""
-        ...
 
 
 class NoAuth:
@@ -65,6 +44,7 @@ class ApiKeyAuth:
         self._quotas: dict[str, Quota] = {}
 
     def identify(self, headers: dict[bytes, bytes]) -> Tenant:
+        """The tenant of a request. Raises AuthenticationError."""
         key = key_of(headers)
         if not key:
             raise AuthenticationError(
@@ -76,9 +56,11 @@ class ApiKeyAuth:
         return tenant
 
     def named(self, name: str) -> Tenant | None:
+        """The tenant of this name, None where there is none (any more)."""
         return self._ring.tenants.get(name)
 
     def quota(self, tenant: Tenant) -> TenantQuota:
+        """The limits of a tenant and what it has used of them."""
         quota = self._quotas.get(tenant.name)
         if quota is None:
             record = self._counts.record(f"tenant {tenant.name}")
@@ -86,6 +68,7 @@ class ApiKeyAuth:
         return quota
 
     def reload(self) -> None:
+        """Read the file again. Never raises."""
         try:
             self._ring = read_key_file(self._path)
         except UsageError as error:
@@ -95,6 +78,10 @@ class ApiKeyAuth:
             if name in self._quotas:
                 self._quotas[name].update(tenant)
         log.info("keys_reloaded tenants=%d", len(self._ring.tenants))
+
+
+Tenants = NoAuth | ApiKeyAuth
+"""Whom a server knows."""
 
 
 def key_of(headers: dict[bytes, bytes]) -> bytes:

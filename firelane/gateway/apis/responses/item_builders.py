@@ -8,12 +8,11 @@ follow `response.output_item.added`, the one that carries a further piece of tex
 from __future__ import annotations
 
 import secrets
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from firelane.api.stored.responses_items import (
     ItemStatus,
     OutputCall,
-    OutputItem,
     OutputMessage,
     OutputReasoning,
     OutputText,
@@ -24,22 +23,6 @@ from firelane.text.deltas import CallStart
 
 Event = tuple[str, dict[str, Any]]
 """Type, and fields besides those that all events of an item have."""
-
-
-class ItemBuilder(Protocol):
-    """One item in the making. delta_event: type of the event for a piece of text; delta_fields: what it holds
-    besides the text."""
-
-    id: str
-    delta_event: ClassVar[str]
-    delta_fields: ClassVar[dict[str, Any]]
-    pieces: list[str]
-
-    def item(self, status: ItemStatus) -> OutputItem: ...
-
-    def opening(self) -> list[Event]: ...
-
-    def closing(self) -> list[Event]: ...
 
 
 def _new_id(prefix: str) -> str:
@@ -127,3 +110,9 @@ class CallBuilder:
     def closing(self) -> list[Event]:
         done = {"name": self._start.name, "arguments": "".join(self.pieces)}
         return [("response.function_call_arguments.done", done)]
+
+
+ItemBuilder = MessageBuilder | ReasoningBuilder | CallBuilder
+"""One item in the making. delta_event: type of the event for a piece of text; delta_fields: what it holds
+besides the text.
+"""
