@@ -40,10 +40,10 @@ def _serve(sock: socket.socket) -> int:
     import uvloop
 
     from firelane.gateway.processes.worker import GatewayProcess
-    from firelane.server.process_setup import configure_gc, set_up
+    from firelane.server.process_setup import freeze_made, set_up
 
     async def run() -> int:
-        return await GatewayProcess(sock, configure_gc).run()
+        return await GatewayProcess(sock, freeze_made).run()
 
     set_up()
     return uvloop.run(run())

@@ -129,7 +129,7 @@ class _Service:
             return gateway
 
         await self._models.connect(make, self._listen)
-        process_setup.configure_gc()
+        process_setup.freeze_made()
         for model in self._models:
             self._tell_format(model.name)
         if self._has_all:

@@ -247,7 +247,6 @@ def _load_and_serve(
         load_s = time.monotonic() - began_s
         channel.send(_ready(executor, config, identity, load_s, peers.engine_id))
         served.is_loading = False
-        gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
         _serve(core, served, tiers)
         channel.flush(LAST_FLUSH_S)
