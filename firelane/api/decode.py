@@ -5,6 +5,7 @@ field.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +14,7 @@ import msgspec.inspect
 
 from firelane.api.reading.field_names import FieldNames
 from firelane.api.reading.known_fields import drop_unknown
-from firelane.api.reading.slices import list_fields, sliced
+from firelane.api.reading.slices import ListField, list_fields, sliced
 from firelane.api.sampling import AnswerFields
 from firelane.errors import RequestError
 
@@ -25,16 +26,25 @@ _FIELD = re.compile(r"field `([^`]*)`")
 
 
 class BodyDecoder(Generic[RequestT]):
-    """Decodes bodies of one type. Built once: the schema is compiled here, not per request. hints: fields
-    that are taken and change nothing.
+    """Decodes bodies of one type. The schema is compiled for the first request, not for each, and not at the
+    start. hints: fields that are taken and change nothing.
     """
 
     def __init__(self, request_type: Any, hints: tuple[str, ...] = ()) -> None:
         self._type = request_type
         self._hints = hints
-        self._decoder: msgspec.json.Decoder[RequestT] = msgspec.json.Decoder(request_type)
-        self._lists = list_fields(request_type)
-        self._names = _names_of(request_type)
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[RequestT]:
+        return msgspec.json.Decoder(self._type)
+
+    @cached_property
+    def _lists(self) -> Mapping[str, ListField]:
+        return list_fields(self._type)
+
+    @cached_property
+    def _names(self) -> FieldNames | None:
+        return _names_of(self._type)
 
     @cached_property
     def _kind(self) -> msgspec.inspect.Type:
