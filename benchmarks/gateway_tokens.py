@@ -30,9 +30,9 @@ import uvloop
 from http_servers import drive_requests
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from firelane.engine_state import LinkState
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway

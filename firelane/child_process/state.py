@@ -20,6 +20,10 @@ class ProcessState(Protocol):
         """Time that its threads have waited for a processor so far, together; 0 where nobody knows."""
         ...
 
+    def kill(self) -> None:
+        """End it at once, with all that it has started."""
+        ...
+
 
 class UnknownProcess:
     """ProcessState of a process that is not of this machine."""
@@ -29,6 +33,9 @@ class UnknownProcess:
 
     def waited_s(self) -> float:
         return 0.0
+
+    def kill(self) -> None:
+        pass
 
 
 def waited_s(pid: int | None) -> float:

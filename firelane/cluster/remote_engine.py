@@ -21,10 +21,12 @@ class RemoteLink(Protocol):
     """The gateway's end of one engine."""
 
     name: str
-    reason: str
-    on_down: Callable[[str], None] | None
 
-    def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None: ...
+    def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> Awaitable[str]:
+        """Take a connection. Returns the reason of its end when it has ended."""
+        ...
+
+    def not_reached(self, reason: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +55,7 @@ class RemoteEngine:
         self.place, self.link, self.wanted = place, link, True
         self._dial, self._on_gone = dial, on_gone
         self._back_off = back_off or BackOff()
-        self._ended = asyncio.Event()
         self._told = ""
-        link.on_down = self._on_down
         self._task = asyncio.ensure_future(self._keep())
 
     async def close(self) -> None:
@@ -75,9 +75,7 @@ class RemoteEngine:
                 self._note(str(error))
                 delay_s = delay_s if error.is_passing else back_off.most_s
             else:
-                self._ended.clear()
-                self.link.adopt(dialed.transport, dialed.number, bytes(dialed.head))
-                await self._ended.wait()
+                self._note_end(await self.link.adopt(dialed.transport, dialed.number, bytes(dialed.head)))
                 if loop.time() - began_s > back_off.sound_s:
                     delay_s = back_off.first_s
             if self.wanted:
@@ -85,15 +83,14 @@ class RemoteEngine:
             delay_s = min(2 * delay_s, back_off.most_s)
         self._on_gone(self)
 
-    def _on_down(self, reason: str) -> None:
+    def _note_end(self, reason: str) -> None:
         if reason != self._told:
             self._told = reason
             log.warning("engine_lost address=%s reason=%r", self.place, reason)
-        self._ended.set()
 
     def _note(self, reason: str) -> None:
         """Each reason once, however often it comes."""
-        self.link.reason = f"engine at {self.place}: {reason}"
+        self.link.not_reached(f"engine at {self.place}: {reason}")
         if reason != self._told:
             self._told = reason
             log.warning("engine_not_reached address=%s reason=%r; it is tried again", self.place, reason)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from firelane.cluster.addresses import Discovery, Place
 from firelane.cluster.remote_engine import BackOff, Dial, RemoteEngine, RemoteLink
-from firelane.wire.frames import Ready
 
 log = logging.getLogger(__name__)
 LOOK_S = 5.0
@@ -18,7 +16,6 @@ LOOK_S = 5.0
 
 
 class FleetLink(RemoteLink, Protocol):
-    on_ready: Callable[[Ready], None] | None
     is_shared: bool
 
 
@@ -32,19 +29,13 @@ class RemoteEngines(Protocol[LinkT]):
     def remove(self, link: LinkT) -> None: ...
 
 
-class ReadyEvents(Protocol):
-    def on_ready(self, replica: str, ready: Ready) -> None: ...
-
-
 class RemoteFleet(Generic[LinkT]):
     """Keeps a link to each engine that the discovery tells of. One that it tells of no more stays for as long
     as its connection does: a name server may err, and a host that is shut down ends its connections itself,
     when the requests there have ended or gone on elsewhere. The engines' processes belong to their hosts."""
 
-    def __init__(
-        self, discovery: Discovery, dial: Dial, events: ReadyEvents, back_off: BackOff | None = None
-    ) -> None:
-        self._discovery, self._dial, self._events = discovery, dial, events
+    def __init__(self, discovery: Discovery, dial: Dial, back_off: BackOff | None = None) -> None:
+        self._discovery, self._dial = discovery, dial
         self._back_off = back_off
         self._engines: RemoteEngines[LinkT] | None = None
         self._kept: dict[Place, tuple[RemoteEngine, LinkT]] = {}
@@ -96,7 +87,6 @@ class RemoteFleet(Generic[LinkT]):
     def _add(self, place: Place, engines: RemoteEngines[LinkT]) -> None:
         link = engines.add(str(place))
         link.is_shared = True
-        link.on_ready = lambda ready: self._events.on_ready(str(place), ready)
         engine = RemoteEngine(place, link, self._dial, self._on_gone, self._back_off)
         self._kept[place] = engine, link
         log.info("engine_found address=%s name=%s", place, place.name)

@@ -106,7 +106,7 @@ class Gateway:
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
         for model in services.models:
-            model.engines.events = events = _EngineEvents(model, self._fail)
+            model.engines.events = events = _ModelListener(model, self._fail)
             if model.engines.ready is not None:
                 events.on_ready(model.engines.ready)
 
@@ -191,7 +191,7 @@ class Gateway:
         if before is None:
             admission = self._admission(config, services.tenants, services.usage)
             before = self._make_model(config, engines, services.metrics, admission)
-            engines.events = _EngineEvents(before, self._fail)
+            engines.events = _ModelListener(before, self._fail)
         else:
             self._set_up(before, config)
         services.models.add(before)
@@ -370,8 +370,8 @@ class Gateway:
         await self.services.batches.close()
 
 
-class _EngineEvents:
-    """The EngineEvents of one model's engines."""
+class _ModelListener:
+    """The ReplicaListener of one model's engines."""
 
     def __init__(self, model: ServedModel, on_fatal: Callable[[FirelaneError], None]) -> None:
         self._model = model

@@ -11,14 +11,15 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.child_process.state import ProcessState
 from firelane.engine_config import EngineConfig
+from firelane.engine_state import EngineExit, EngineState, Exited, GaveUp
 from firelane.errors import MachineError
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
-from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
-from firelane.wire.frames import Failed, Ready
+from firelane.node.supervisor import BeforeRestart, EngineHealth, EngineSupervisor
 
 log = logging.getLogger(__name__)
+Tell = Callable[[str, Exited | GaveUp], None]
 GroupOf = Callable[[str], EngineGroup]
 """Control group of the replica of this name."""
 FINISH_S = 5.0
@@ -28,6 +29,8 @@ MOVED_TOGETHER = 2
 POLL_S = 0.01
 CALM_S = 2.0
 """Time that the next engine's load may wait for the others to compute again what they got from the last."""
+LAST_FRAMES_S = 0.5
+"""Time that the last frame of an engine whose process has ended may take."""
 STOP_S = 2.0
 """Time that an engine may take to end after its connection, before it gets SIGTERM."""
 
@@ -35,13 +38,9 @@ STOP_S = 2.0
 class Link(Protocol):
     """The gateway's end of one engine."""
 
-    on_hang: Callable[[str], None] | None
+    engine: EngineState
     process: ProcessState
-    on_ready: Callable[[Ready], None] | None
-    on_acceptor: Callable[[socket.socket], None] | None
-    """Gets the socket over which other gateways' connections go to each new engine of this place. None: there
-    are no other gateways."""
-    failed: Failed | None
+    ready_s: float | None
     has_served: bool
 
     @property
@@ -68,19 +67,16 @@ class Engines(Protocol[LinkT]):
         """The link of one more engine."""
         ...
 
+    def share(self, link: LinkT, acceptor: socket.socket) -> None:
+        """A new engine of the place of this link. acceptor: the socket over which other gateways'
+        connections go there; owned from now on."""
+        ...
+
     def remove(self, link: LinkT) -> None: ...
     def retire(self, link: LinkT, reason: str) -> None: ...
     def move(self, link: LinkT, count: int) -> int: ...
     def is_held(self, link: LinkT) -> bool:
         """Other gateways have requests there."""
-        ...
-
-
-class FleetEvents(Protocol):
-    def on_ready(self, replica: str, ready: Ready) -> None: ...
-    def on_exit(self, replica: str, ended: EngineExit) -> None: ...
-    def on_given_up(self, ended: EngineExit, link: Link) -> None:
-        """This replica will have no other engine."""
         ...
 
 
@@ -91,7 +87,7 @@ class Replica(Generic[LinkT]):
         self,
         name: str,
         config: EngineConfig,
-        events: FleetEvents,
+        tell: Tell,
         before_restart: BeforeRestart,
         join_peers: Callable[[], socket.socket] | None,
         *,
@@ -100,26 +96,26 @@ class Replica(Generic[LinkT]):
     ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
+        self._engines: Engines[LinkT] | None = None
         self._given_up: EngineExit | None = None
-        self._events = events
+        self._tell = tell
         self._early: socket.socket | None = None
         self._early_acceptor: socket.socket | None = None
         self.supervisor = EngineSupervisor(
             config,
             self._take_socket,
-            on_exit=self._on_exit,
+            on_exit=lambda ended: tell(name, Exited(ended)),
             on_given_up=self._on_given_up,
             before_restart=before_restart,
             on_acceptor=self._take_acceptor if has_acceptor else None,
             join_peers=join_peers,
             group=group,
+            health=self._health,
         )
 
-    async def connect(self, link: LinkT) -> None:
-        self.link = link
-        link.on_hang = lambda _: self.supervisor.kill()
+    async def connect(self, link: LinkT, engines: Engines[LinkT]) -> None:
+        self.link, self._engines = link, engines
         link.process = self.supervisor
-        link.on_ready = self._on_ready
         acceptor, self._early_acceptor = self._early_acceptor, None
         if acceptor is not None:
             self._take_acceptor(acceptor)
@@ -146,21 +142,14 @@ class Replica(Generic[LinkT]):
             await self.link.attach(sock)
 
     def _take_acceptor(self, acceptor: socket.socket) -> None:
-        if self.link is None:
+        if self.link is None or self._engines is None:
             self._early_acceptor = acceptor
-        elif self.link.on_acceptor is not None:
-            self.link.on_acceptor(acceptor)
         else:
-            acceptor.close()
+            self._engines.share(self.link, acceptor)
 
-    def _on_ready(self, ready: Ready) -> None:
-        self.supervisor.mark_ready()
-        self._events.on_ready(self.name, ready)
-
-    def _on_exit(self, ended: EngineExit) -> None:
-        if self.link is not None and self.link.has_served:
-            self.supervisor.mark_served()
-        self._events.on_exit(self.name, ended)
+    def _health(self) -> EngineHealth:
+        link = self.link
+        return EngineHealth() if link is None else EngineHealth(link.ready_s, link.has_served)
 
     @property
     def has_given_up(self) -> bool:
@@ -171,9 +160,18 @@ class Replica(Generic[LinkT]):
         self._tell_given_up()
 
     def _tell_given_up(self) -> None:
-        """Only once there is a link: the last frame that is read through it says why the engine ended."""
+        """Only once there is a link: the last frame that is read through it says why the engine ended. The
+        process may be gone before that frame has been read."""
         if self._given_up is not None and self.link is not None:
-            self._events.on_given_up(self._given_up, self.link)
+            asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, self._given_up, self.link)
+
+    def _explain(self, ended: EngineExit, link: LinkT) -> None:
+        failed = link.engine.failed
+        if failed is not None:
+            self._tell(self.name, GaveUp(failed.message, failed.exit_code))
+        else:
+            words = f"{ended}; its last lines are above"
+            self._tell(self.name, GaveUp(words, ended.exit_code, was_killed=ended.return_code < 0))
 
 
 class Fleet(Generic[LinkT]):
@@ -183,16 +181,17 @@ class Fleet(Generic[LinkT]):
     def __init__(
         self,
         configs: Sequence[EngineConfig],
-        events: FleetEvents,
+        tell: Tell,
         *,
         is_shared: bool = False,
         group_of: GroupOf = lambda _: NO_GROUPS,
         remote: RemotePeersConfig | None = None,
         shares_pages: bool = False,
     ) -> None:
-        """remote: how pages travel to and from engines of other servers; None: they do not. shares_pages:
-        these engines have pages from each other; those with roles do anyway."""
-        self._events, self._group_of, self._remote = events, group_of, remote
+        """tell: gets what becomes of the processes, by the name of the replica. remote: how pages travel
+        to and from engines of other servers; None: they do not. shares_pages: these engines have pages
+        from each other; those with roles do anyway."""
+        self._tell, self._group_of, self._remote = tell, group_of, remote
         self._engines: Engines[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
         self._has_peers = shares_pages or any(config.role != "both" for config in configs)
@@ -205,7 +204,7 @@ class Fleet(Generic[LinkT]):
         return Replica(
             name,
             config,
-            self._events,
+            self._tell,
             self._calm,
             partial(self._peer_connections.join, int(name)) if self._has_peers or self._remote else None,
             has_acceptor=self._is_shared,
@@ -223,7 +222,7 @@ class Fleet(Generic[LinkT]):
     async def connect(self, engines: Engines[LinkT]) -> None:
         self._engines = engines
         for replica in self.replicas:
-            await replica.connect(engines.add(replica.name))
+            await replica.connect(engines.add(replica.name), engines)
 
     async def stop(self) -> None:
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
@@ -273,7 +272,7 @@ class Fleet(Generic[LinkT]):
         self.replicas.append(new)
         try:
             await new.supervisor.start()
-            await new.connect(link)
+            await new.connect(link, engines)
             while not (link.is_ready or new.has_given_up):
                 await asyncio.sleep(POLL_S)
         except MachineError as error:

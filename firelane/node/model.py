@@ -23,7 +23,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Engines(Protocol):
-    """All engines of one model. Events go to the node: ready, awake, asleep, died, given up."""
+    """All engines of one model. Their events go to the node (Node.apply)."""
 
     @property
     def serves(self) -> bool: ...
@@ -45,6 +45,16 @@ class Engines(Protocol):
 
     @property
     def standby_bytes(self) -> int: ...
+
+    @property
+    def are_asleep(self) -> bool:
+        """All are in standby."""
+        ...
+
+    @property
+    def are_awake(self) -> bool:
+        """None is in standby any more, and one at least serves."""
+        ...
 
     async def start(self) -> None:
         """Raises MachineError where the system makes no process."""

@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from firelane.engine_state import EngineEvent, Exited, GaveUp
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.node.arrivals import Before
 from firelane.node.memory import Holder, eviction, yielder
 from firelane.node.model import NodeModel
 from firelane.node.policy import NodePolicy
 from firelane.node.pulls import Pulls
-from firelane.node.states import COMES, COMES_WHEN_WANTED, HOLDS_MEMORY, State
+from firelane.node.states import COMES, COMES_WHEN_WANTED, HOLDS_MEMORY, EnginesNow, State, next_state
+from firelane.wire.frames import Ready
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -137,46 +139,39 @@ class Node:
 
     # ---- what engines tell
 
-    def on_ready(self, model: NodeModel) -> None:
-        """The first engine after a load is ready, or one that took another's place."""
-        now_s = self._clock()
-        if model.state is State.LOADING:
-            model.became_ready(now_s)
-        elif model.state in (State.SLEEPING, State.STANDBY):
-            model.engines.sleep()
-
-    def on_awake(self, model: NodeModel) -> None:
-        """All of its engines that were in standby are back, but for those that died meanwhile."""
-        if model.state in COMES:
-            model.became_ready(self._clock())
-
-    def on_asleep(self, model: NodeModel) -> None:
-        if model.state is State.SLEEPING:
-            model.fell_asleep()
-
-    def on_exit(self, model: NodeModel) -> None:
-        """An engine died, and its supervisor is about to start another one: not in standby, where nobody
-        waits for it."""
-        if model.state in COMES:
+    def apply(self, model: NodeModel, event: EngineEvent) -> None:
+        """Something has happened to an engine of a model."""
+        before, engines = model.state, model.engines
+        if isinstance(event, Exited) and before in COMES:
             model.arrivals.engine_died()
-        if model.state in (State.SLEEPING, State.STANDBY):
+        if isinstance(event, Ready) and before in (State.SLEEPING, State.STANDBY):
+            engines.sleep()  # it took the place of one that had died there
+        now = EnginesNow(serve=engines.serves, are_asleep=engines.are_asleep, are_awake=engines.are_awake)
+        after = next_state(before, event, now)
+        if after is before:
+            return
+        if after is State.READY:
+            model.became_ready(self._clock())
+        elif after is State.STANDBY:
+            model.fell_asleep()
+        elif after is State.STOPPING:
             self._spawn(self._stop(model))
-        elif model.state in (State.READY, State.WAKING) and not model.engines.serves:
-            if model.state is State.READY:
+        elif after is State.LOADING:
+            if before is State.READY:
                 model.arrivals.begin(Before.DIED, self._clock())
             model.lifecycle.move(State.LOADING, "its engine died")
+        elif isinstance(event, GaveUp):
+            self._give_up(model, event)
 
-    def on_given_up(self, model: NodeModel, reason: str, *, was_killed: bool = False) -> None:
-        """Its engines do not start. What is left of them is ended. was_killed: by a signal, which is no fault
-        of the model's: that is tried again at once, KILLED_STARTS times."""
-        if model.state not in (State.LOADING, State.WAKING, State.READY) or model.engines.serves:
-            return
-        if was_killed and model.state is State.LOADING and model.failures < KILLED_STARTS:
+    def _give_up(self, model: NodeModel, event: GaveUp) -> None:
+        """Its engines do not start. What is left of them is ended. An end by a signal is no fault of the
+        model's: it is tried again at once, KILLED_STARTS times."""
+        if event.was_killed and model.state is State.LOADING and model.failures < KILLED_STARTS:
             model.failures += 1
-            log.warning("model_killed model=%s reason=%r; it is loaded again", model.name, reason)
+            log.warning("model_killed model=%s reason=%r; it is loaded again", model.name, event.message)
             self._spawn(self._start_again(model))
             return
-        self._quarantine(model, reason)
+        self._quarantine(model, event.message)
         self._spawn(model.engines.stop())
 
     # ---- how it is done

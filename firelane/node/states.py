@@ -15,6 +15,10 @@ import enum
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from firelane.engine_state import EngineEvent, Exited, GaveUp, Lost
+from firelane.wire.frames import Asleep, Awake, Ready
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +62,39 @@ HOLDS_MEMORY = frozenset({_S.LOADING, _S.READY, _S.SLEEPING, _S.WAKING, _S.STOPP
 COMES = frozenset({_S.LOADING, _S.WAKING})
 """Ready soon, without anybody's doing."""
 COMES_WHEN_WANTED = RESTS | {_S.STANDBY, _S.QUARANTINED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginesNow:
+    """All engines of a model together, at the moment of an event."""
+
+    serve: bool
+    """One at least takes requests."""
+    are_asleep: bool
+    """All that there are are in standby."""
+    are_awake: bool
+    """One at least serves, and none is in standby."""
+
+
+def next_state(state: State, event: EngineEvent, engines: EnginesNow) -> State:
+    """The state of a model after an event of one of its engines. Pure: `Node.apply` does what it takes to get
+    there. A model that is in standby ends when an engine of it dies: nobody waits for it there.
+    """
+    match event:
+        case Ready() if state is State.LOADING:
+            return State.READY
+        case Awake() | Lost() if state in COMES and engines.are_awake:
+            return State.READY
+        case Asleep() if state is State.SLEEPING and engines.are_asleep:
+            return State.STANDBY
+        case Exited() if state in (State.SLEEPING, State.STANDBY):
+            return State.STOPPING
+        case Exited() if state in (State.READY, State.WAKING) and not engines.serve:
+            return State.LOADING
+        case GaveUp() if state in (State.LOADING, State.WAKING, State.READY) and not engines.serve:
+            return State.QUARANTINED
+        case _:
+            return state
 
 
 class Lifecycle:

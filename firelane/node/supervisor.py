@@ -11,20 +11,20 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from firelane import env
 from firelane.child_process import Child
 from firelane.child_process.child import no_process
-from firelane.child_process.ending import in_words, is_own_doing
 from firelane.engine_config import EngineConfig
-from firelane.errors import KilledError
+from firelane.engine_state import EngineExit
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 
 log = logging.getLogger(__name__)
 MODULE = "firelane.engine"
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
 OnAcceptor = Callable[[socket.socket], None]
-OnGivenUp = Callable[["EngineExit"], None]
+OnGivenUp = Callable[[EngineExit], None]
 BeforeRestart = Callable[[], Awaitable[None]]
 
 
@@ -46,26 +46,12 @@ class RestartPolicy:
         return min(self.first_delay_s * 2.0 ** min(max(deaths - 1, 0), 64), self.max_delay_s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineExit:
-    """The end of an engine process. `exit_code` is what a command that depends on it should end with."""
+class EngineHealth(NamedTuple):
+    """The proof that an engine works, as far as its clients have seen it."""
 
-    pid: int
-    return_code: int
-    lived_s: float
-
-    @property
-    def is_own_doing(self) -> bool:
-        """False also where another process has killed one that the engine cannot do without."""
-        code = self.return_code
-        return code != KilledError.exit_code and (code == 0 or is_own_doing(code))
-
-    @property
-    def exit_code(self) -> int:
-        return self.return_code if self.return_code > 0 else 1
-
-    def __str__(self) -> str:
-        return f"engine process {self.pid} {in_words(self.return_code)}"
+    ready_s: float | None = None
+    """The moment when it became ready, by time.monotonic; None where it has not."""
+    has_answered: bool = False
 
 
 class EngineSupervisor:
@@ -73,11 +59,11 @@ class EngineSupervisor:
 
     on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
     of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
-    the first engine ended with an error before `mark_ready` was called, or too many died in a row.
-    before_restart: waited for before another engine is started in the place of one that died. on_acceptor:
-    gets, before on_socket, the socket over which connections of further gateways are passed to the engine.
-    join_peers: makes the engine's end of the socket over which it hears of others (wire.peers). group: of
-    each engine process.
+    the first engine ended with an error before it was ready, or too many died in a row. health: of the
+    running engine, or of the one that has just ended. before_restart: waited for before another engine is
+    started in the place of one that died. on_acceptor: gets, before on_socket, the socket over which
+    connections of further gateways are passed to the engine. join_peers: makes the engine's end of the socket
+    over which it hears of others (wire.peers). group: of each engine process.
     """
 
     def __init__(
@@ -92,7 +78,9 @@ class EngineSupervisor:
         policy: RestartPolicy | None = None,
         join_peers: Callable[[], socket.socket] | None = None,
         group: EngineGroup = NO_GROUPS,
+        health: Callable[[], EngineHealth] = EngineHealth,
     ) -> None:
+        self._health = health
         self._config, self._group = config, group
         self._join_peers = join_peers
         self._on_socket = on_socket
@@ -105,8 +93,7 @@ class EngineSupervisor:
         self._ended = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
-        self._was_ready = self._has_served = self._hung = False
-        self._ready_s: float | None = None
+        self._was_ready = self._hung = False
         self.restarts = 0
 
     @property
@@ -125,14 +112,6 @@ class EngineSupervisor:
             raise no_process("the engine", error) from error
         self._watch = asyncio.create_task(self._keep_alive(began_s))
         await self._hand_over(ours)
-
-    def mark_ready(self) -> None:
-        """The engine has said Ready: from now on a death leads to a restart, not to giving up."""
-        self._was_ready, self._ready_s = True, time.monotonic()
-
-    def mark_served(self) -> None:
-        """The engine has answered something: it is not one that dies young."""
-        self._has_served = True
 
     def kill(self) -> None:
         """End an engine that hangs, with all that it has started; another one follows."""
@@ -169,12 +148,11 @@ class EngineSupervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
 
-    @property
-    def _is_sound(self) -> bool:
+    def _is_sound(self, health: EngineHealth) -> bool:
         """Whether the engine that ended last was sound."""
-        if self._has_served or self._ready_s is None:
-            return self._has_served
-        return time.monotonic() - self._ready_s >= self._policy.stable_after_s
+        if health.has_answered or health.ready_s is None:
+            return health.has_answered
+        return time.monotonic() - health.ready_s >= self._policy.stable_after_s
 
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
@@ -197,8 +175,7 @@ class EngineSupervisor:
         if self._on_acceptor is not None and acceptor is not None:
             self._on_acceptor(acceptor)
         self._ended.clear()
-        self._has_served = self._hung = False
-        self._ready_s = None
+        self._hung = False
         return ours
 
     async def _hand_over(self, ours: socket.socket) -> None:
@@ -214,7 +191,9 @@ class EngineSupervisor:
                 return
             if self._on_exit is not None:
                 self._on_exit(ended)
-            sound, counts = self._is_sound, self._hung or ended.is_own_doing
+            health = self._health()
+            self._was_ready = self._was_ready or health.ready_s is not None
+            sound, counts = self._is_sound(health), self._hung or ended.is_own_doing
             deaths = (0 if sound else deaths) + counts
             if not self._was_ready or deaths >= self._policy.max_deaths:
                 if self._on_given_up is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import ssl
 import time
 from typing import TYPE_CHECKING
@@ -11,28 +9,21 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from firelane.cluster.host import EngineHost
+from firelane.engine_state import EngineEvent, Exited, GaveUp
 from firelane.errors import FirelaneError
 from firelane.node import systemd
-from firelane.node.fleet import Fleet, Link
+from firelane.node.fleet import LAST_FRAMES_S, Fleet
 from firelane.node.shutdown import Shutdown
-from firelane.node.supervisor import EngineExit
 from firelane.server import process_setup
 from firelane.server.engine_sharing import OneGateway
-from firelane.server.engines import GatewayEngines
-from firelane.server.progress import ProgressDisplay, ProgressEvents
+from firelane.server.model_engines import ModelEngines
 from firelane.server.remote_engines import hello_of
-from firelane.server.start_lines import StartLines
-from firelane.telemetry.logs import event
+from firelane.server.start_lines import Display, start_report
+from firelane.wire.frames import Ready
 
 if TYPE_CHECKING:
     from firelane.cluster.addresses import Address
-    from firelane.gateway.engines.link.link import EngineLink
     from firelane.server.engine_shares import EngineOptions
-    from firelane.wire.frames import Loading, Progress, Ready
-
-log = logging.getLogger(__name__)
-Display = ProgressDisplay | ProgressEvents
-LAST_FRAMES_S = 0.5
 
 
 def serve_engine(
@@ -45,7 +36,7 @@ def serve_engine(
 
 
 class _Service:
-    """FleetEvents of the one engine."""
+    """One engine, and who else may connect to it."""
 
     def __init__(
         self,
@@ -55,38 +46,28 @@ class _Service:
         display: Display,
         drain_s: float,
     ) -> None:
-        self._options, self._address, self._display = options, address, display
+        self._address, self._report = address, start_report(display)
         self._host = EngineHost(hello_of(options.engine), context)
         self._drain_s, self._shutdown = drain_s, Shutdown(drain_s)
-        self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
-        self._name = options.engine.model_dir.name
         self._failure: FirelaneError | None = None
         self._began_s, self._port, self._served = time.perf_counter(), 0, False
-        self._fleet: Fleet[EngineLink] = Fleet(
-            options.configs(), self, is_shared=True, remote=options.remote_peers
-        )
-        self._engines = GatewayEngines(
-            options,
-            self._on_progress,
-            self._on_loading,
-            model=self._name,
-            sharing=OneGateway(self._host.take_engine),
-        )
+        name, sharing = options.engine.model_dir.name, OneGateway(self._host.take_engine)
+        self._engines = ModelEngines(name, options, self._on_event, sharing)
 
     async def run(self) -> None:
         self._shutdown.listen()
         try:
             self._port = await self._host.listen(self._address)
-            await self._fleet.start()
-            await self._fleet.connect(self._engines)
+            await self._engines.start()
+            await self._engines.connect()
             await self._shutdown.wait()
             systemd.notify("STOPPING=1")
             self._host.end_greetings()
             if self._failure is None:
                 await self._shutdown.drain(self)
         finally:
-            self._display.close()
-            await self._fleet.stop()
+            self._report.close()
+            await self._engines.fleet.stop()
             await self._host.close()
         if self._failure is not None:
             raise self._failure
@@ -95,15 +76,17 @@ class _Service:
 
     @property
     def in_flight(self) -> int:
-        return self._engines.replicas.stats.running + self._engines.replicas.stats.waiting
+        stats = self._engines.make_replicas().stats
+        return stats.running + stats.waiting
 
     async def drain(self, timeout_s: float) -> None:
         """The engine ends when it has nothing left, and gives back what it does not come to."""
-        replica = self._fleet.replicas[0]
-        serves = replica.link is not None and replica.link.is_ready
-        for link in self._engines.replicas.links:
+        serves = self._engines.serves
+        for link in self._engines.make_replicas().links:
             link.drain(timeout_s)
-        await replica.supervisor.stop(timeout_s + LAST_FRAMES_S if serves else 0.0)
+        assert isinstance(self._engines.fleet, Fleet)
+        for replica in self._engines.fleet.replicas:
+            await replica.supervisor.stop(timeout_s + LAST_FRAMES_S if serves else 0.0)
 
     async def retire(self) -> None:
         """Nobody succeeds it."""
@@ -111,46 +94,21 @@ class _Service:
 
     # ---- what the engine tells
 
-    def _on_progress(self, frame: Progress) -> None:
-        self._display(frame.stage, frame.done, frame.total, frame.unit)
+    def _on_event(self, model: str, event: EngineEvent) -> None:
+        self._report.tell(model, event)
+        if isinstance(event, Exited):
+            self._host.lose_engine()
+        elif isinstance(event, Ready) and not self._served:
+            self._announce(model, event)
+        elif isinstance(event, GaveUp):
+            error = FirelaneError(event.message)
+            error.exit_code = event.exit_code
+            self._failure = self._failure or error
+            self._shutdown.begin()
 
-    def _on_loading(self, loading: Loading) -> None:
-        if self._lines is not None:
-            self._lines.loading(self._name, loading)
-        else:
-            fields = {field: getattr(loading, field) for field in loading.__struct_fields__}
-            event(log, "loading", {"model": self._name, **fields})
-
-    def on_ready(self, replica: str, ready: Ready) -> None:
-        del replica
-        if self._served:
-            log.info("engine_ready pid=%d load_s=%.2f", ready.pid, ready.load_s)
-            return
+    def _announce(self, model: str, ready: Ready) -> None:
         self._served = True
-        self._display.close()
+        self._report.close()
         ready_s = time.perf_counter() - self._began_s
-        address = str(self._address._replace(port=self._port))
-        if self._lines is not None:
-            self._lines.ready(self._name, ready)
-            self._lines.listening(self._name, address, ready_s, ready)
-        else:
-            fields = {"model": self._name, "address": address, "ready_s": round(ready_s, 3)}
-            event(log, "listening", {**fields, "role": ready.role, "pages_address": ready.pages_address})
+        self._report.listening(model, str(self._address._replace(port=self._port)), ready_s, ready)
         systemd.notify("READY=1")
-
-    def on_exit(self, replica: str, ended: EngineExit) -> None:
-        del replica
-        self._host.lose_engine()
-        if self._served:
-            log.warning("engine_exit %s lived_s=%.1f; another one is started", ended, ended.lived_s)
-
-    def on_given_up(self, ended: EngineExit, link: Link) -> None:
-        """The process may be gone before its last frame, which tells why, has been read."""
-        asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended, link)
-
-    def _explain(self, ended: EngineExit, link: Link) -> None:
-        failed = link.failed
-        error = FirelaneError(failed.message if failed is not None else f"{ended}; its last lines are above")
-        error.exit_code = failed.exit_code if failed is not None else ended.exit_code
-        self._failure = self._failure or error
-        self._shutdown.begin()

@@ -6,53 +6,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from firelane.errors import FirelaneError
-from firelane.gateway.engines.link.link_state import LinkState
-from firelane.node.fleet import Fleet, GroupOf, Link
+from firelane.engine_state import Assigned, EngineEvent, Exited, LinkState
+from firelane.node.fleet import Fleet, GroupOf
 from firelane.node.memory_groups import NO_GROUPS
-from firelane.node.supervisor import EngineExit
 from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
+from firelane.wire.cache_events import CacheEvents
+from firelane.wire.frames import Ready
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
     from firelane.cluster.remote_fleet import RemoteFleet
     from firelane.gateway.engines.link.link import EngineLink
     from firelane.gateway.engines.replicas import ReplicaSet
+    from firelane.gateway.kv_events.feed import EventFeed
     from firelane.gateway.requests.models import ServedModel
     from firelane.server.engine_shares import EngineOptions
-    from firelane.server.engines import GatewayEngines
-    from firelane.wire.frames import Loading, Progress, Ready
+
+    Tell = Callable[[str, EngineEvent], None]
 
 log = logging.getLogger(__name__)
-LAST_FRAMES_S = 0.5
-
-
-class Server(Protocol):
-    """The owner of the engines of all models."""
-
-    def on_progress(self, frame: Progress) -> None: ...
-    def on_loading(self, name: str, loading: Loading) -> None: ...
-    def on_ready(self, name: str, ready: Ready) -> None: ...
-    def on_exit(self, name: str) -> None: ...
-    def on_asleep(self, name: str) -> None: ...
-    def on_awake(self, name: str) -> None: ...
-    def on_given_up(self, model: ModelEngines, error: FirelaneError, *, was_killed: bool = False) -> None:
-        """One place of a model's engines stays empty. was_killed: by a signal."""
-        ...
 
 
 class ModelEngines:
-    """FleetEvents of the fleet of one model, and its node's Engines. served: once there is a gateway."""
+    """The engines of one model, as its node, its fleet and its gateway see them. served: once there is a
+    gateway.
+
+    The code of the gateway is loaded when the first link is wanted: processes start before that.
+    """
 
     def __init__(
         self,
         name: str,
         options: EngineOptions,
-        server: Server,
+        tell: Tell,
         sharing: EngineSharing = NOT_SHARED,
         group_of: GroupOf = lambda _: NO_GROUPS,
     ) -> None:
+        """tell: gets each event of these engines, with the name of the model."""
         self.name, self._group_of = name, group_of
         self.options = options
         self._sharing = sharing
@@ -61,46 +55,56 @@ class ModelEngines:
         self.served: ServedModel | None = None
         self.has_served = False
         self._engine_bytes = 0
-        self._server = server
-        self._ends: GatewayEngines | None = None
+        self._tell = tell
+        self._places: dict[EngineLink, int] = {}
+        self._feed: EventFeed | None = None
         self._turn = asyncio.Lock()
 
-    def make_replicas(self) -> GatewayEngines:
-        """Once: those of a model that was away are there already."""
-        if self._ends is not None:
-            return self._ends
-        from firelane.server.engines import GatewayEngines
+    def make_replicas(self) -> ReplicaSet:
+        """Made once: those of a model that was away are there already. Raises UsageError where cache events
+        cannot be published."""
+        if self.replicas is None:
+            from firelane.gateway.engines.recovery.ejection import OutlierEjection
+            from firelane.gateway.engines.replicas import ReplicaSet
+            from firelane.gateway.kv_events.feed import make_feed
 
-        server, name = self._server, self.name
-        engines = GatewayEngines(
-            self.options,
-            server.on_progress,
-            lambda loading: server.on_loading(name, loading),
-            self._on_asleep,
-            self._on_awake,
-            model=name,
-            sharing=self._sharing,
-        )
-        self._ends, self.replicas = engines, engines.replicas
-        return engines
+            self._feed = make_feed(self.options.kv_events)
+            self.replicas = ReplicaSet(ejection=OutlierEjection())
+            self._set_up(self.replicas)
+        return self.replicas
+
+    def _set_up(self, replicas: ReplicaSet) -> None:
+        from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
+        from firelane.gateway.engines.routing.routing import Router
+
+        options = self.options
+        recovery = Resume() if options.recovery else NoRecovery()
+        replicas.set_up(recovery, Router.of(options.routing, shares_pages=options.shares_pages))
+
+    async def connect(self) -> None:
+        """Give the engines their links to the gateway."""
+        self.make_replicas()
+        await self.fleet.connect(self)
 
     def _fleet(self) -> Fleet[EngineLink] | RemoteFleet[EngineLink]:
         if self.options.remote is not None:
             from firelane.server.remote_engines import remote_fleet
 
-            return remote_fleet(self.options.remote, self.options.engine, self)
-        configs, shared = self.options.configs(), self._sharing.is_shared
-        remote = self.options.remote_peers
+            return remote_fleet(self.options.remote, self.options.engine)
         return Fleet(
-            configs,
-            self,
-            is_shared=shared,
+            self.options.configs(),
+            self._on_event,
+            is_shared=self._sharing.is_shared,
             group_of=self._group_of,
-            remote=remote,
+            remote=self.options.remote_peers,
             shares_pages=self.options.shares_pages,
         )
 
     # ---- as its node sees it
+
+    @property
+    def _links(self) -> list[EngineLink]:
+        return [] if self.replicas is None else self.replicas.links
 
     @property
     def serves(self) -> bool:
@@ -126,13 +130,27 @@ class ModelEngines:
     def ready_bytes(self) -> int:
         """Bytes of all engines, as many for each as the one that was ready last has told: others may be on
         their way."""
-        links = [] if self.replicas is None else self.replicas.links
-        return self._engine_bytes * (self.options.replicas if self.options.remote is None else len(links))
+        return self._engine_bytes * (
+            self.options.replicas if self.options.remote is None else len(self._links)
+        )
 
     @property
     def standby_bytes(self) -> int:
-        links = [] if self.replicas is None else self.replicas.links
-        return sum(link.asleep.resident_bytes for link in links if link.asleep is not None)
+        asleep = (link.engine.asleep for link in self._links)
+        return sum(one.resident_bytes for one in asleep if one is not None)
+
+    @property
+    def are_asleep(self) -> bool:
+        """All are in standby. One that has ended is not waited for."""
+        gone = LinkState.DEAD
+        return not self.serves and all(
+            link.engine.asleep is not None or link.state is gone for link in self._links
+        )
+
+    @property
+    def are_awake(self) -> bool:
+        """None is in standby any more, and one at least serves."""
+        return self.serves and not any(link.state is LinkState.STANDBY for link in self._links)
 
     async def start(self) -> None:
         async with self._turn:
@@ -142,11 +160,12 @@ class ModelEngines:
         """Other engines from now on. There is none when this is called."""
         async with self._turn:
             self.options, self._engine_bytes = options, 0
-            if self._ends is not None:
-                self._ends.reconfigure(options)
+            for link in list(self._links):
+                self.remove(link)
             self.fleet = self._fleet()
-            if self._ends is not None:
-                await self.fleet.connect(self._ends)
+            if self.replicas is not None:
+                self._set_up(self.replicas)
+                await self.fleet.connect(self)
 
     async def stop(self) -> None:
         async with self._turn:
@@ -155,9 +174,9 @@ class ModelEngines:
             await self.fleet.stop()
 
     def close(self) -> None:
-        """After the last stop; idempotent."""
-        if self._ends is not None:
-            self._ends.close()
+        """After the last stop; idempotent. All events of the engines' caches have been told then."""
+        if self._feed is not None:
+            self._feed.close()
 
     def sleep(self) -> None:
         if self.replicas is not None:
@@ -167,22 +186,68 @@ class ModelEngines:
         if self.replicas is not None:
             self.replicas.wake()
 
-    def _on_asleep(self) -> None:
-        """One of them: the last one counts. One that has ended is not waited for."""
-        links = [] if self.replicas is None else self.replicas.links
-        gone = LinkState.DEAD
-        if not self.serves and all(link.asleep is not None or link.state is gone for link in links):
-            self._server.on_asleep(self.name)
+    # ---- as its fleet sees it
 
-    def _on_awake(self) -> None:
-        """Tell the node once all engines are awake, like `_on_asleep`."""
-        links = [] if self.replicas is None else self.replicas.links
-        if self.serves and not any(link.state is LinkState.STANDBY for link in links):
-            self._server.on_awake(self.name)
+    @property
+    def unheard(self) -> int:
+        return 0 if self.replicas is None else self.replicas.unheard
 
-    # ---- what its fleet tells
+    def add(self, name: str) -> EngineLink:
+        """The link of one more engine."""
+        from firelane.gateway.engines.link.link import EngineLink
+        from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
 
-    def on_ready(self, replica: str, ready: Ready) -> None:
+        options, replicas = self.options, self.make_replicas()
+        deadlines = Deadlines(
+            silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
+        )
+        link = EngineLink(name=name, watch=Heartbeat(deadlines), tell=self._take)
+        self._places[link] = self._sharing.place()
+        link.is_shared = self._sharing.is_shared
+        if self._feed is not None:
+            self._feed.expect(link)
+        replicas.add(link)
+        return link
+
+    def share(self, link: EngineLink, acceptor: socket.socket) -> None:
+        self._sharing.add(self._places[link], self.name, link.name, acceptor)
+
+    def remove(self, link: EngineLink) -> None:
+        self._sharing.remove(self._places.pop(link))
+        self.make_replicas().remove(link)
+
+    def retire(self, link: EngineLink, reason: str) -> None:
+        self._sharing.retire(self._places[link])
+        self.make_replicas().retire(link, reason)
+
+    def move(self, link: EngineLink, count: int) -> int:
+        return self.make_replicas().move(link, count)
+
+    def is_held(self, link: EngineLink) -> bool:
+        return self._sharing.is_held(self._places[link])
+
+    # ---- what the engines tell
+
+    def _take(self, link: EngineLink, event: EngineEvent | CacheEvents) -> None:
+        if isinstance(event, CacheEvents):
+            if self._feed is not None:
+                self._feed.publish(link, event)
+            return
+        if isinstance(event, Assigned):
+            self._sharing.assign(self._places[link], event.role)
+        self._on_event(link.name, event)
+
+    def _on_event(self, replica: str, event: EngineEvent) -> None:
+        if isinstance(event, Ready):
+            self._on_ready(replica, event)
+        elif isinstance(event, Exited) and self.has_served:
+            log.warning(
+                "engine_exit model=%s replica=%s %s lived_s=%.1f; another one is started",
+                *(self.name, replica, event.ended, event.ended.lived_s),
+            )
+        self._tell(self.name, event)
+
+    def _on_ready(self, replica: str, ready: Ready) -> None:
         """The first one is told by the start's lines."""
         level = logging.INFO if self.has_served or self.options.engine.log_format == "json" else logging.DEBUG
         self.has_served = True
@@ -194,23 +259,3 @@ class ModelEngines:
             *(self.name, replica, ready.pid, ready.max_model_len, ready.max_num_seqs),
             *(ready.num_blocks * ready.block_size, ready.weights_bytes, ready.load_s),
         )
-        self._server.on_ready(self.name, ready)
-
-    def on_exit(self, replica: str, ended: EngineExit) -> None:
-        if self.has_served:
-            log.warning(
-                "engine_exit model=%s replica=%s %s lived_s=%.1f; another one is started",
-                *(self.name, replica, ended, ended.lived_s),
-            )
-        self._server.on_exit(self.name)
-
-    def on_given_up(self, ended: EngineExit, link: Link) -> None:
-        """The process may be gone before its last frame, which tells why, has been read."""
-        asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended, link)
-
-    def _explain(self, ended: EngineExit, link: Link) -> None:
-        failed = link.failed
-        error = FirelaneError(failed.message if failed is not None else f"{ended}; its last lines are above")
-        error.exit_code = failed.exit_code if failed is not None else ended.exit_code
-        was_killed = failed is None and ended.return_code < 0
-        self._server.on_given_up(self, error, was_killed=was_killed)

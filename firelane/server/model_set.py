@@ -17,12 +17,13 @@ from firelane.node.model import NodeModel
 from firelane.node.node import Node
 from firelane.node.states import RESTS
 from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
-from firelane.server.model_engines import ModelEngines, Server
+from firelane.server.model_engines import ModelEngines
 from firelane.server.model_files import SourceFiles
 from firelane.server.node_plan import ModelSetup, NodePlan, PackedFile, differing
 from firelane.server.residence import NodeResidence
 
 if TYPE_CHECKING:
+    from firelane.engine_state import EngineEvent
     from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.server import Gateway
 
@@ -36,17 +37,18 @@ class ModelSet:
 
     def __init__(
         self,
-        server: Server,
+        tell: Callable[[str, EngineEvent], None],
         plan: NodePlan,
         models: Iterable[ModelSetup],
         sharing: EngineSharing = NOT_SHARED,
     ) -> None:
+        """tell: gets each event of the engines, with the name of their model."""
         self._sharing = sharing
         self.node = Node(plan.policy)
         self.setups: dict[str, ModelSetup] = {}
         self._engines: dict[str, ModelEngines] = {}
         self._retired: dict[str, ModelEngines] = {}
-        self._server, self._plan = server, plan
+        self._tell, self._plan = tell, plan
         self._gateway: Gateway | None = None
         self._turn, self._connected = asyncio.Lock(), asyncio.Event()
         for model in models:
@@ -62,12 +64,11 @@ class ModelSet:
         self, make: Callable[[list[ReplicaSet]], Gateway], listen: Callable[[Gateway], Awaitable[None]]
     ) -> Gateway:
         """Make the gateway, have it listen, and give it all engines."""
-        ends = [engines.make_replicas() for engines in self]
-        gateway = self._gateway = make([end.replicas for end in ends])
+        gateway = self._gateway = make([engines.make_replicas() for engines in self])
         await listen(gateway)
-        for engines, end in zip(self, ends, strict=True):
+        for engines in self:
             self._place(engines)
-            await engines.fleet.connect(end)
+            await engines.connect()
         self._sharing.follow(gateway.services.models)
         self._connected.set()
         return gateway
@@ -103,7 +104,7 @@ class ModelSet:
         engines = self._retired.pop(setup.name, None)
         if engines is None:
             engines = ModelEngines(
-                setup.name, setup.engines, self._server, self._sharing, self._group_of(setup.name)
+                setup.name, setup.engines, self._tell, self._sharing, self._group_of(setup.name)
             )
         self.setups[setup.name] = setup
         self._engines[setup.name] = engines
@@ -148,11 +149,10 @@ class ModelSet:
         was_here = setup.name in self._retired
         engines = self._add(setup)
         try:
-            end = engines.make_replicas()
-            self._gateway.add_model(setup.gateway, end.replicas, engines.served)
+            self._gateway.add_model(setup.gateway, engines.make_replicas(), engines.served)
             self._place(engines)
             self._sharing.add_model(setup)
-            await (engines.reconfigure(setup.engines) if was_here else engines.fleet.connect(end))
+            await (engines.reconfigure(setup.engines) if was_here else engines.connect())
         except FirelaneError:
             self._forget(setup.name)
             raise

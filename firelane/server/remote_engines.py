@@ -8,7 +8,7 @@ import firelane
 from firelane.cluster.addresses import NameDiscovery
 from firelane.cluster.dial import Dialed, dial
 from firelane.cluster.model_text import text_identity
-from firelane.cluster.remote_fleet import ReadyEvents, RemoteFleet
+from firelane.cluster.remote_fleet import RemoteFleet
 from firelane.errors import ModelError
 from firelane.link.greeting import Hello, hello
 from firelane.wire.frames import PROTOCOL_VERSION
@@ -29,7 +29,7 @@ def hello_of(engine: EngineConfig) -> Hello:
     return hello(PROTOCOL_VERSION, firelane.__version__, model)
 
 
-def remote_fleet(config: RemoteConfig, engine: EngineConfig, events: ReadyEvents) -> RemoteFleet[EngineLink]:
+def remote_fleet(config: RemoteConfig, engine: EngineConfig) -> RemoteFleet[EngineLink]:
     """Raises UsageError for TLS files that cannot be used, and ModelError."""
     context = config.tls.client_context() if config.tls is not None else None
     own = hello_of(engine)
@@ -37,4 +37,4 @@ def remote_fleet(config: RemoteConfig, engine: EngineConfig, events: ReadyEvents
     async def dial_place(place: Place) -> Dialed:
         return await dial(place, own, context)
 
-    return RemoteFleet(NameDiscovery(list(config.addresses)), dial_place, events)
+    return RemoteFleet(NameDiscovery(list(config.addresses)), dial_place)

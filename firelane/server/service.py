@@ -8,33 +8,32 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from firelane.engine_state import GaveUp
 from firelane.errors import FirelaneError
 from firelane.gateway.config import is_loopback
 from firelane.node import systemd
 from firelane.node.shutdown import Shutdown
 from firelane.server import process_setup
 from firelane.server.front import Front, ServerFront, make_front
-from firelane.server.model_engines import ModelEngines
 from firelane.server.model_set import ModelSet
 from firelane.server.node_plan import FIXED, ModelSetup, NodePlan
 from firelane.server.port import Port
-from firelane.server.progress import ProgressDisplay, ProgressEvents
-from firelane.server.start_lines import StartLines
-from firelane.telemetry.logs import event
+from firelane.server.progress import ProgressDisplay
+from firelane.server.start_lines import Display, Serving, start_report
+from firelane.wire.frames import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from firelane.engine_state import EngineEvent
     from firelane.gateway.config import GatewayConfig
     from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway
-    from firelane.wire.frames import Loading, Progress, Ready
 
     Reread = Callable[[], tuple[NodePlan, Sequence[ModelSetup]]]
 
 log = logging.getLogger(__name__)
-Display = ProgressDisplay | ProgressEvents
 SWEEP_S = 1.0
 
 
@@ -67,12 +66,11 @@ class _Service:
         plan: NodePlan = FIXED,
         reread: Reread | None = None,
     ) -> None:
-        self._config, self._display = config, display
-        self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
+        self._config, self._report = config, start_report(display)
         self._began_s = time.perf_counter()
         log_format = "text" if isinstance(display, ProgressDisplay) else "json"
         self._front: Front = make_front(config, models, self._fail, log_format)
-        self._models = ModelSet(self, plan, models, self._front.engines)
+        self._models = ModelSet(self.on_event, plan, models, self._front.engines)
         self._node, self._plan, self._reread = self._models.node, plan, reread
         self._gateway: ServerFront | None = None
         self._served_models: Models | None = None
@@ -102,7 +100,7 @@ class _Service:
             if self._failure is None:
                 await self._shutdown.drain(gateway)
         finally:
-            self._display.close()
+            self._report.close()
             self._port.close()
             for task in (self._restart, self._reload):
                 if task is not None:
@@ -185,16 +183,19 @@ class _Service:
             if model.serves:
                 await model.fleet.restart()
 
-    def on_progress(self, frame: Progress) -> None:
-        """Show the progress of an engine that loads."""
-        self._display(frame.stage, frame.done, frame.total, frame.unit)
-
-    def on_loading(self, name: str, loading: Loading) -> None:
-        if self._lines is not None:
-            self._lines.loading(name, loading)
-        else:
-            fields = {field: getattr(loading, field) for field in loading.__struct_fields__}
-            event(log, "loading", {"model": name, **fields})
+    def on_event(self, name: str, event: EngineEvent) -> None:
+        """Something has happened to an engine of the model of this name."""
+        self._report.tell(name, event)
+        if isinstance(event, GaveUp):
+            self._on_given_up(name, event)
+            return
+        if isinstance(event, Ready):
+            self._tell_format(name)
+        self._node.apply(self._node[name], event)
+        if isinstance(event, Ready):
+            if self._has_all:
+                self._all_ready.set()
+            self._announce_once()
 
     def _tell_format(self, name: str) -> None:
         """Name the format of a model's chats, once its files are read."""
@@ -203,20 +204,7 @@ class _Service:
             return
         self._told_formats.add(name)
         line = text.assistant.chat_format.line
-        if self._lines is not None:
-            self._lines.chat_format("" if len(list(self._models)) == 1 else name, line)
-        else:
-            event(log, "chat_format", {"model": name, "format": line})
-
-    def on_ready(self, name: str, ready: Ready) -> None:
-        """An engine serves, which may be the last one that was waited for."""
-        if self._lines is not None:
-            self._lines.ready(name, ready)
-        self._tell_format(name)
-        self._node.on_ready(self._node[name])
-        if self._has_all:
-            self._all_ready.set()
-        self._announce_once()
+        self._report.chat_format(name, line, is_alone=len(list(self._models)) == 1)
 
     @property
     def _has_all(self) -> bool:
@@ -224,44 +212,35 @@ class _Service:
         first = (model for model in self._node if model.policy.loads_first)
         return all(self._models[model.name].has_served for model in first)
 
-    def on_exit(self, name: str) -> None:
-        self._node.on_exit(self._node[name])
-
-    def on_asleep(self, name: str) -> None:
-        self._node.on_asleep(self._node[name])
-
-    def on_awake(self, name: str) -> None:
-        self._node.on_awake(self._node[name])
-
-    def on_given_up(self, model: ModelEngines, error: FirelaneError, *, was_killed: bool = False) -> None:
+    def _on_given_up(self, name: str, event: GaveUp) -> None:
         """A server goes on while it has something to serve, once it has served all; a node in any case."""
         others = any(one.serves for one in self._models)
-        if model.serves or not self._plan.is_fixed or (others and self._served):
-            log.error("engine_given_up model=%s error=%r", model.name, str(error))
-            self._node.on_given_up(self._node[model.name], str(error), was_killed=was_killed)
+        if self._models[name].serves or not self._plan.is_fixed or (others and self._served):
+            log.error("engine_given_up model=%s error=%r", name, event.message)
+            self._node.apply(self._node[name], event)
         else:
+            error = FirelaneError(event.message)
+            error.exit_code = event.exit_code
             self._fail(error)
 
     def _announce(self) -> None:
         self._served = True
-        self._display.close()
+        self._report.close()
         if self._failure is not None:
             return
         systemd.notify("READY=1")
         config = self._config
         host = f"[{config.host}]" if ":" in config.host else config.host
         scheme = "http" if config.tls is None else "https"
-        url, names = f"{scheme}://{host}:{self._port.number}", [model.name for model in self._models]
-        ready_s = time.perf_counter() - self._began_s
         needs_key = config.api_keys is not None
-        if self._lines is not None:
-            note = "" if needs_key else "; needs no key"
-            if not needs_key and not is_loopback(config.host):
-                note = "; ANYONE who reaches the port may use it (no --api-keys)"
-            self._lines.serving(names, url, ready_s, note)
-            return
-        fields = {"model": names[0], "models": names, "url": url}
-        event(log, "serving", {**fields, "ready_s": round(ready_s, 3), "needs_key": needs_key})
+        now = Serving(
+            names=[model.name for model in self._models],
+            url=f"{scheme}://{host}:{self._port.number}",
+            ready_s=time.perf_counter() - self._began_s,
+            needs_key=needs_key,
+            is_open=not needs_key and not is_loopback(config.host),
+        )
+        self._report.serving(now)
 
     def _fail(self, error: FirelaneError) -> None:
         self._failure = self._failure or error

@@ -1,56 +1,131 @@
-"""The few lines that tell a person what a server starts with, and where it serves."""
+"""The few lines that tell a person what a server starts with, and where it serves; or the same as events of
+the log.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
-from firelane.server.progress import ProgressDisplay
+from firelane.engine_state import EngineEvent
+from firelane.server.progress import ProgressDisplay, ProgressEvents
+from firelane.telemetry.logs import event as log_event
+from firelane.wire.frames import Loading, Progress, Ready
 
-if TYPE_CHECKING:
-    from firelane.wire.frames import Loading, Ready
-
+log = logging.getLogger(__name__)
+Display = ProgressDisplay | ProgressEvents
 LABEL_WIDTH = 9
 
 
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """A server that serves. is_open: anybody who reaches its port may use it."""
+
+    names: Sequence[str]
+    url: str
+    ready_s: float
+    needs_key: bool
+    is_open: bool
+
+
+class StartReport(Protocol):
+    """The report of a start. Of each event only what a start has to tell is told, once for each model."""
+
+    def tell(self, model: str, event: EngineEvent) -> None: ...
+    def chat_format(self, model: str, line: str, *, is_alone: bool) -> None:
+        """line: the format of the model's chats. is_alone: there is no other model."""
+        ...
+
+    def serving(self, now: Serving) -> None: ...
+    def listening(self, model: str, address: str, ready_s: float, ready: Ready) -> None:
+        """An engine that waits for gateways."""
+        ...
+
+    def close(self) -> None:
+        """No more progress comes; idempotent."""
+        ...
+
+
 class StartLines:
-    """Each model's lines come once, whatever number of engines it has."""
+    """The StartReport for a person. Each model's lines come once, whatever number of engines it has."""
 
     def __init__(self, display: ProgressDisplay) -> None:
         self._display = display
-        self._loading: set[str] = set()
-        self._ready: set[str] = set()
+        self._told: set[tuple[str, type]] = set()
 
-    def loading(self, name: str, loading: Loading) -> None:
-        if name not in self._loading:
-            self._loading.add(name)
-            self._say("model", f"{name}: {model_text(loading)}")
-            self._say("backend", loading.device)
+    def tell(self, model: str, event: EngineEvent) -> None:
+        if isinstance(event, Progress):
+            self._display(event.stage, event.done, event.total, event.unit)
+        elif isinstance(event, Loading | Ready) and (model, type(event)) not in self._told:
+            self._told.add((model, type(event)))
+            self._loading(model, event) if isinstance(event, Loading) else self._ready(event)
 
-    def ready(self, name: str, ready: Ready) -> None:
-        if name not in self._ready:
-            self._ready.add(name)
-            self._say(
-                "memory",
-                f"context {ready.max_model_len:,} tokens; {cache_text(ready)}{states_text(ready)}; "
-                f"{products_text(ready)}loaded in {ready.load_s:.2f} s",
-            )
+    def _loading(self, model: str, loading: Loading) -> None:
+        self._say("model", f"{model}: {model_text(loading)}")
+        self._say("backend", loading.device)
 
-    def chat_format(self, name: str, line: str) -> None:
-        """name: "" where there is but one model."""
-        self._display.say(f"chat format{' of ' * bool(name)}{name}: {line}")
+    def _ready(self, ready: Ready) -> None:
+        self._say(
+            "memory",
+            f"context {ready.max_model_len:,} tokens; {cache_text(ready)}{states_text(ready)}; "
+            f"{products_text(ready)}loaded in {ready.load_s:.2f} s",
+        )
 
-    def serving(self, names: Sequence[str], url: str, ready_s: float, note: str) -> None:
-        self._display.close()
-        self._say("serving", f"{', '.join(names)} at {url} after {ready_s:.2f} s{note}; Ctrl-C ends it")
+    def chat_format(self, model: str, line: str, *, is_alone: bool) -> None:
+        self._display.say(f"chat format{'' if is_alone else f' of {model}'}: {line}")
 
-    def listening(self, name: str, address: str, ready_s: float, ready: Ready) -> None:
-        """Say where an engine for gateways elsewhere listens."""
+    def serving(self, now: Serving) -> None:
+        note = "" if now.needs_key else "; needs no key"
+        if now.is_open:
+            note = "; ANYONE who reaches the port may use it (no --api-keys)"
+        names = ", ".join(now.names)
+        self._say("serving", f"{names} at {now.url} after {now.ready_s:.2f} s{note}; Ctrl-C ends it")
+
+    def listening(self, model: str, address: str, ready_s: float, ready: Ready) -> None:
         after = f"after {ready_s:.2f} s{role_text(ready)}"
-        self._say("engine", f"{name} at {address} {after}; Ctrl-C ends it")
+        self._say("engine", f"{model} at {address} {after}; Ctrl-C ends it")
+
+    def close(self) -> None:
+        self._display.close()
 
     def _say(self, label: str, text: str) -> None:
         self._display.say(f"{label:<{LABEL_WIDTH}}{text}")
+
+
+class StartEvents:
+    """The StartReport for programs: events of the log."""
+
+    def __init__(self, display: ProgressEvents) -> None:
+        self._display = display
+
+    def tell(self, model: str, event: EngineEvent) -> None:
+        if isinstance(event, Progress):
+            self._display(event.stage, event.done, event.total, event.unit)
+        elif isinstance(event, Loading):
+            fields = {field: getattr(event, field) for field in event.__struct_fields__}
+            log_event(log, "loading", {"model": model, **fields})
+
+    def chat_format(self, model: str, line: str, *, is_alone: bool) -> None:
+        del is_alone
+        log_event(log, "chat_format", {"model": model, "format": line})
+
+    def serving(self, now: Serving) -> None:
+        names = list(now.names)
+        fields = {"model": names[0], "models": names, "url": now.url}
+        log_event(log, "serving", {**fields, "ready_s": round(now.ready_s, 3), "needs_key": now.needs_key})
+
+    def listening(self, model: str, address: str, ready_s: float, ready: Ready) -> None:
+        fields = {"model": model, "address": address, "ready_s": round(ready_s, 3)}
+        log_event(log, "listening", {**fields, "role": ready.role, "pages_address": ready.pages_address})
+
+    def close(self) -> None:
+        self._display.close()
+
+
+def start_report(display: Display) -> StartReport:
+    return StartLines(display) if isinstance(display, ProgressDisplay) else StartEvents(display)
 
 
 def cache_text(ready: Ready) -> str:

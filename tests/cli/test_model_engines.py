@@ -6,14 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from firelane.engine_config import EngineConfig
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.gateway.engines.recovery.recovery import NoRecovery
 from firelane.server.engine_shares import EngineOptions
 from firelane.server.model_engines import ModelEngines
-from firelane.wire.frames import Asleep, Awake, Ready
+from firelane.wire.cache_events import BlocksCleared, CacheEvents
+from firelane.wire.frames import PROTOCOL_VERSION, Asleep, Awake, Progress, Ready
 
 ROLES = ("prefill", "decode")
 READY = Ready(
@@ -33,16 +35,6 @@ READY = Ready(
 )
 
 
-class Server:
-    """Names of what the node is told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: self.told.append(name)
-
-
 def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
     return EngineOptions(engine=EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), **changes)
 
@@ -50,29 +42,21 @@ def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
 @pytest.fixture
 def engines(tmp_path: Path) -> ModelEngines:
     """Two, which serve."""
-    made = ModelEngines("m", options_of(tmp_path, replicas=2, prefill=1, decode=1), Server())  # pyright: ignore
-    ends = made.make_replicas()
+    made = ModelEngines("m", options_of(tmp_path, replicas=2, prefill=1, decode=1), lambda *_: None)
     for name in ("0", "1"):
-        link = ends.add(name)
+        link = made.add(name)
         link._connection = SimpleNamespace(send=lambda _: None, close=lambda: None)  # pyright: ignore
-        link.serve(READY)
-        made.on_ready(name, READY)
+        link.receive(msgspec.structs.replace(READY, protocol=PROTOCOL_VERSION))
     return made
-
-
-def told(engines: ModelEngines) -> list[str]:
-    server: Any = engines._server
-    found, server.told = [one for one in server.told if one != "on_ready"], []
-    return found
 
 
 def put_to_standby(engines: ModelEngines) -> list[Any]:
     assert engines.replicas is not None
     engines.sleep()
     for link in engines.replicas.links:
-        assert told(engines) == []
+        assert not engines.are_asleep
         link.receive(Asleep(1, 2, 0.0))
-    assert told(engines) == ["on_asleep"]
+    assert engines.are_asleep
     return engines.replicas.links
 
 
@@ -81,22 +65,23 @@ def test_the_last_one_that_comes_back_counts(engines: ModelEngines) -> None:
     assert engines.standby_bytes == 4
     engines.wake()
     links[1].receive(Awake(0.0))
-    assert told(engines) == []
+    assert not engines.are_awake
     links[0].receive(Awake(0.0))
-    assert told(engines) == ["on_awake"]
+    assert engines.are_awake
 
 
 def test_one_that_nobody_starts_again_is_not_waited_for(engines: ModelEngines) -> None:
     assert engines.replicas is not None
     first, second = engines.replicas.links
     first.lose("killed once too often")
-    told(engines)
     engines.sleep()
+    assert not engines.are_asleep
     second.receive(Asleep(1, 2, 0.0))
-    assert told(engines) == ["on_asleep"]
+    assert engines.are_asleep
     engines.wake()
+    assert not engines.are_awake
     second.receive(Awake(0.0))
-    assert told(engines) == ["on_awake"]
+    assert engines.are_awake
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -104,17 +89,33 @@ def test_one_that_dies_on_its_way_back_is_not_waited_for(engines: ModelEngines, 
     links = put_to_standby(engines)
     engines.wake()
     links[order[0]].receive(Awake(0.0))
+    assert not engines.are_awake
     links[order[1]].lose("killed")
-    assert told(engines) == ["on_awake"]
+    assert engines.are_awake
 
 
 def test_the_other_one_counts_where_the_first_has_died(engines: ModelEngines) -> None:
     links = put_to_standby(engines)
     engines.wake()
     links[0].lose("killed")
-    assert told(engines) == []
+    assert not engines.are_awake
     links[1].receive(Awake(0.0))
-    assert told(engines) == ["on_awake"]
+    assert engines.are_awake
+
+
+def test_each_event_is_told_once_and_those_of_the_cache_and_of_roles_go_elsewhere(tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+    made = ModelEngines("m", options_of(tmp_path), lambda *one: told.append((one[0], type(one[1]).__name__)))
+    link = made.add("0")
+    link._connection = SimpleNamespace(send=lambda _: None, close=lambda: None)  # pyright: ignore
+    told.clear()
+    link.receive(Progress("load", 1, 2, "B"))
+    link.receive(msgspec.structs.replace(READY, protocol=PROTOCOL_VERSION))
+    link.receive(CacheEvents([BlocksCleared()]))
+    link.lose("killed")
+    assert told == [("m", "Progress"), ("m", "Ready"), ("m", "Lost")]
+    made.remove(link)
+    assert len(told) == 3
 
 
 def test_memory_is_that_of_all_engines_though_only_one_has_told(engines: ModelEngines) -> None:

@@ -7,16 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from firelane.cli import build_parser
 from firelane.engine_config import EngineConfig
+from firelane.engine_state import GaveUp
 from firelane.env import Environment
-from firelane.errors import FirelaneError, UsageError
+from firelane.errors import UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.options import fields
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.engines import GatewayEngines
+from firelane.server.model_engines import ModelEngines
 from firelane.server.node_plan import fixed_models
 from firelane.server.options import engine as engine_options
 from firelane.server.options import gateway as gateway_options
@@ -25,7 +27,7 @@ from firelane.server.process_setup import raise_file_limit
 from firelane.server.progress import ProgressDisplay
 from firelane.server.service import _Service
 from firelane.server.start_lines import cache_text, products_text, role_text, states_text
-from firelane.wire.frames import Loading
+from firelane.wire.frames import PROTOCOL_VERSION, Loading, Ready
 
 
 def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
@@ -39,13 +41,16 @@ def service(tmp_path: Path) -> _Service:
     models = fixed_models(config, [options_of(tmp_path, models=2)] * 2)
     service = _Service(config, models, ProgressDisplay())
     for model in service._models:
-        model.replicas = SimpleNamespace(serving=[])  # pyright: ignore[reportAttributeAccessIssue]
+        model.replicas = SimpleNamespace(serving=[], links=[])  # pyright: ignore[reportAttributeAccessIssue]
     service._port.number = 1
     return service
 
 
-READY: Any = SimpleNamespace(
+READY = Ready(
+    protocol=PROTOCOL_VERSION,
     pid=1,
+    model="m",
+    vocab_size=9,
     max_model_len=2048,
     max_num_seqs=1,
     num_blocks=64,
@@ -53,45 +58,41 @@ READY: Any = SimpleNamespace(
     weights_bytes=1,
     kv_bytes=3_000_000,
     load_s=0.1,
-    states_bytes=0,
-    num_snapshots=0,
-    kv_cache_dtype="auto",
-    activation_dtype="bf16",
 )
 
 
 def serve_all(service: _Service) -> None:
     for model in service._models:
         model.replicas.serving.append("link")  # pyright: ignore
-        model.on_ready("0", READY)
+        model._on_event("0", READY)
 
 
 def test_it_announces_when_all_models_are_ready(service, capsys) -> None:
     first, second = list(service._models)
-    first.on_ready("0", READY)
+    first._on_event("0", READY)
     assert "serving" not in capsys.readouterr().err
-    second.on_ready("0", READY)
+    second._on_event("0", READY)
     assert "serving  a, b at http://127.0.0.1:1 " in capsys.readouterr().err
-    second.on_ready("1", READY)
+    second._on_event("1", READY)
     assert "serving" not in capsys.readouterr().err
 
 
 def test_a_model_that_cannot_start_ends_the_server(service) -> None:
     service._models["a"].replicas.serving.append("link")
-    service._models["a"].on_ready("0", READY)
-    service.on_given_up(service._models["b"], FirelaneError("no such file"))
+    service._models["a"]._on_event("0", READY)
+    service.on_event("b", GaveUp("no such file", 7))
     assert service._shutdown.has_begun
-    assert str(service._failure) == "no such file"
+    assert (str(service._failure), service._failure.exit_code) == ("no such file", 7)
 
 
 def test_a_model_that_is_lost_later_leaves_the_others(service) -> None:
     serve_all(service)
     first, second = service._models
     second.replicas.serving.clear()
-    service.on_given_up(second, FirelaneError("died"))
+    service.on_event("b", GaveUp("died", 1))
     assert service._failure is None
     first.replicas.serving.clear()
-    service.on_given_up(first, FirelaneError("died too"))
+    service.on_event("a", GaveUp("died too", 1))
     assert str(service._failure) == "died too"
 
 
@@ -106,7 +107,8 @@ def test_a_step_deadline_counts_for_the_gateway_and_for_the_gpu(tmp_path: Path) 
         values = vars(build_parser().parse_args(["serve", *words]))
         engine = engine_options.engine_config(values, tmp_path, Environment(cache_dir=tmp_path))
         given = engine_options.engine_options(values, engine)
-        deadlines = GatewayEngines(given, print, print)._deadlines
+        link = ModelEngines("m", given, print).add("0")
+        deadlines = link._watch._deadlines  # pyright: ignore[reportAttributeAccessIssue]
         return [given.engine.step_limit_s, deadlines.step_s, deadlines.silence_s]
 
     assert limits() == [8.0, 120.0, 5.0]
@@ -183,7 +185,7 @@ def test_the_lines_of_a_start(service, capsys) -> None:
         device="CPU",
     )
     for _ in range(2):  # as of two replicas
-        service.on_loading("a", loading)
+        service.on_event("a", loading)
     serve_all(service)
     said = capsys.readouterr().err.splitlines()
     assert said[:3] == [
@@ -198,8 +200,8 @@ def test_the_lines_of_a_start(service, capsys) -> None:
 
 
 def test_the_line_of_memory_tells_of_recurrent_states() -> None:
-    sizes = {"max_num_seqs": 8, "num_snapshots": 30, "states_bytes": 38 * 64 * 10**6}
-    ready: Any = SimpleNamespace(**vars(READY) | sizes)
+    sizes: Any = {"max_num_seqs": 8, "num_snapshots": 30, "states_bytes": 38 * 64 * 10**6}
+    ready: Any = msgspec.structs.replace(READY, **sizes)
     assert states_text(ready) == "; states of 8 sequences and 30 snapshots in 2.43 GB"
     assert states_text(READY) == ""
 
@@ -213,13 +215,13 @@ def test_the_line_of_an_engine_tells_where_it_gives_pages() -> None:
 
 
 def test_a_cache_of_another_dtype_is_named() -> None:
-    ready: Any = SimpleNamespace(**vars(READY) | {"kv_cache_dtype": "int8"})
+    ready: Any = msgspec.structs.replace(READY, kv_cache_dtype="int8")
     assert cache_text(READY) == "KV cache 1,024 tokens in 3.0 MB"
     assert cache_text(ready) == "KV cache 1,024 tokens in 3.0 MB of int8"
 
 
 def test_products_of_rounded_inputs_are_told() -> None:
-    ready: Any = SimpleNamespace(**vars(READY) | {"activation_dtype": "int8"})
+    ready: Any = msgspec.structs.replace(READY, activation_dtype="int8")
     assert products_text(READY) == ""
     assert products_text(ready) == "products of int8 activations; "
 

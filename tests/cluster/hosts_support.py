@@ -174,20 +174,21 @@ class World:
 
     async def connect(self, hello=HELLO, context=None):
         self.discovery.places = self.places
-        self.fleet = RemoteFleet(self.discovery, lambda place: dial(place, hello, context), self, SOON)
+        self.fleet = RemoteFleet(self.discovery, lambda place: dial(place, hello, context), SOON)
         self.stack.push_async_callback(self.fleet.stop)
         await self.fleet.connect(self)
 
     def add(self, name):
-        link = EngineLink(name=name)
+        link = EngineLink(name=name, tell=self._hear)
         self.replicas.add(link)
         return link
 
     def remove(self, link):
         self.replicas.remove(link)
 
-    def on_ready(self, replica, _):
-        self.readies.append(replica)
+    def _hear(self, link, event):
+        if isinstance(event, Ready):
+            self.readies.append(link.name)
 
     async def serving(self, count):
         await until(lambda: len(self.replicas.serving) == count)

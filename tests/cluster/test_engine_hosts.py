@@ -12,6 +12,7 @@ from hosts_support import HELLO, PATIENCE_S, Engine, play, until
 
 from firelane.cluster.addresses import Place
 from firelane.cluster.dial import dial
+from firelane.engine_state import Connected, Lost
 from firelane.errors import PeerLostError, UsageError
 from firelane.gateway.engines.forgetting import forget_tenant
 from firelane.gateway.engines.link.link import EngineLink
@@ -126,7 +127,7 @@ def test_a_gateway_of_another_version_or_model_is_refused(own, reason):
     async def scenario(world):
         await world.host()
         await world.connect(own)
-        await until(lambda: world.replicas.links and reason in world.replicas.links[0].reason)
+        await until(lambda: world.replicas.links and reason in world.replicas.links[0].engine.reason)
         assert world.engines[0].numbers == []
 
     play(scenario)
@@ -146,7 +147,7 @@ def test_who_has_no_certificate_of_the_cluster_gets_nowhere(server, client):
     async def scenario(world):
         await world.host(context=server and server.server_context())
         await world.connect(context=client and client.client_context())
-        await until(lambda: world.replicas.links and "engine at" in world.replicas.links[0].reason)
+        await until(lambda: world.replicas.links and "engine at" in world.replicas.links[0].engine.reason)
         assert world.engines[0].numbers == []
 
     play(scenario)
@@ -156,7 +157,7 @@ def test_a_gateway_whose_certificate_is_not_trusted_is_told_so():
     async def scenario(world):
         await world.host(context=tls().server_context())
         await world.connect(context=tls("other", "one").client_context())
-        await until(lambda: world.replicas.links and "may not trust" in world.replicas.links[0].reason)
+        await until(lambda: world.replicas.links and "may not trust" in world.replicas.links[0].engine.reason)
 
     play(scenario)
 
@@ -166,7 +167,9 @@ def test_a_host_is_known_by_the_name_in_its_certificate():
         await world.host(context=tls().server_context())
         world.places = [Place(world.places[0].address, "other.example")]
         await world.connect(context=tls().client_context())
-        await until(lambda: world.replicas.links and "mismatch" in world.replicas.links[0].reason.lower())
+        await until(
+            lambda: world.replicas.links and "mismatch" in world.replicas.links[0].engine.reason.lower()
+        )
 
     play(scenario)
 
@@ -177,7 +180,7 @@ def test_an_engine_of_another_identity_is_refused_beside_those_that_serve():
         await world.host(identity="other")
         await world.connect()
         await world.serving(1)
-        await until(lambda: any("model has changed" in link.reason for link in world.replicas.links))
+        await until(lambda: any("model has changed" in link.engine.reason for link in world.replicas.links))
 
     play(scenario)
 
@@ -229,7 +232,7 @@ def test_a_gateway_waits_for_a_host_that_starts_its_engine_anew():
         await world.serving(1)
         host.lose_engine()
         engine.die()
-        await until(lambda: world.replicas.links[0].reason.endswith("the engine is being started"))
+        await until(lambda: world.replicas.links[0].engine.reason.endswith("the engine is being started"))
         world.stack.callback(Engine(host).die)
         await world.serving(1)
 
@@ -306,8 +309,8 @@ def test_a_connection_that_has_ended_before_it_is_taken_over_is_lost_at_once():
         dialed.transport.abort()
         await asyncio.sleep(0.0)
         downs = []
-        link = EngineLink(downs.append)
+        link = EngineLink(tell=lambda _, event: downs.append(event))
         link.adopt(dialed.transport, dialed.number, b"")
-        assert downs == ["connection closed"]
+        assert downs == [Connected(is_remote=True), Lost("connection closed")]
 
     play(scenario)

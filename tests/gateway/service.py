@@ -13,13 +13,14 @@ import openai
 import tokenizers
 from fake_engine import FakeEngine
 
+from firelane.engine_state import EngineEvent, LinkState, Lost
 from firelane.gateway.config import GatewayConfig
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.recovery.recovery import Recovery
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.server import Gateway
+from firelane.wire.cache_events import CacheEvents
 
 PATIENCE_S = 60.0
 """Until a wait is given up: long, since a loaded machine is slow and a test that passes waits for less."""
@@ -44,6 +45,7 @@ class Service:
         self.script: Callable[[list[int], Any], list[int]] | None = None
         self.config = config
         self.downs: list[str] = []
+        self.on_down: Callable[[], object] = lambda: None
         self.call(self._start())
         self.url = f"http://127.0.0.1:{self.gateway.port}"
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
@@ -56,12 +58,17 @@ class Service:
         )
 
     async def _start(self) -> None:
-        self.replica = EngineLink(on_down=self.downs.append)
+        self.replica = EngineLink(tell=self._hear)
         self.link = ReplicaSet([self.replica], self.recovery)
         self.engine = FakeEngine(self._answer, self.core.get_vocab_size())
         self.gateway = Gateway(self.config, [self.link])
         await self.gateway.start()
         await self.restart()
+
+    def _hear(self, _: EngineLink, event: EngineEvent | CacheEvents) -> None:
+        if isinstance(event, Lost):
+            self.downs.append(event.reason)
+            self.on_down()
 
     @property
     def model(self) -> ServedModel:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from batch_support import hold, hurry, results, start, wait
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.gateway.requests.admission import HELD
 from firelane.gateway.tenants.keyfile import hashed
 from firelane.text.rendering.template import ChatTemplate

@@ -6,7 +6,7 @@ import openai
 import pytest
 from batch_support import URL, hold, hurry, line, results, start, upload, wait
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
 from firelane.wire.frames import EngineStats
 
@@ -227,11 +227,11 @@ def test_a_line_that_kills_the_engine_is_found(make_service, data_dir, recovery,
         else:
             real()
 
-    def revive(_reason):
+    def revive():
         kept.loop.create_task(kept.restart())
 
     kept.run(setattr, kept.engine, "step", step)
-    kept.run(setattr, kept.replica, "on_down", revive)
+    kept.on_down = revive
     long = [line(f"r{i}", prompt="say", max_tokens=200) for i in range(9)]
     made = start(kept, [long[0], line("bad", prompt="kill", max_tokens=3), *long[1:]])
     done = wait(kept, made)
@@ -239,7 +239,7 @@ def test_a_line_that_kills_the_engine_is_found(make_service, data_dir, recovery,
     (error,) = results(kept, done.error_file_id)
     assert error["custom_id"] == "bad"
     assert error["response"]["status_code"] == status
-    kept.run(setattr, kept.replica, "on_down", None)
+    kept.on_down = lambda: None
 
 
 def test_a_full_queue_is_waited_for(kept, monkeypatch):

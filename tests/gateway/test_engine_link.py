@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from firelane.engine_state import LinkState
 from firelane.errors import FrameError
 from firelane.gateway.config import HttpLimits
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.link.framing import encode
 from firelane.wire import submissions
 from firelane.wire.frames import Finished, Grammar, NewRequest, Sampling

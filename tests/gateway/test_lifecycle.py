@@ -11,9 +11,9 @@ import httpx
 import openai
 import pytest
 
+from firelane.engine_state import LinkState
 from firelane.errors import AddressInUseError, EngineDeadError, TokenizerError
 from firelane.gateway.config import GatewayConfig, ModelConfig
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 from firelane.wire.frames import Beat, EngineStats, Failed, Progress, StepFrame
@@ -88,7 +88,7 @@ def test_engine_that_could_not_start(service):
     service.run(service.engine.die)
     service.wait_for(lambda: service.link.state is LinkState.DEAD)
     assert service.http.get("/health").json()["reason"] == "no compiler: install g++"
-    assert service.replica.failed.exit_code == 1
+    assert service.replica.engine.failed.exit_code == 1
 
 
 def test_engine_dies_before_headers(service):

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from jsonschema import Draft202012Validator
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 
 
 @pytest.fixture

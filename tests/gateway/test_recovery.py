@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.gateway.engines.recovery import parked
 from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.wire.frames import (
@@ -314,8 +314,8 @@ def test_an_engine_of_another_protocol_is_refused(service):
     kill(service)
     service.call(service.replica.attach(service.run(service.engine.connect)))
     service.run(service.engine.send, service.engine.ready(protocol=PROTOCOL_VERSION + 1))
-    service.wait_for(lambda: service.replica.failed is not None)
-    assert "protocol" in service.replica.failed.message
+    service.wait_for(lambda: service.replica.engine.failed is not None)
+    assert "protocol" in service.replica.engine.failed.message
     assert service.link.state is LinkState.DEAD
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
 

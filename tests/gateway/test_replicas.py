@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from fake_engine import FakeEngine
 
+from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.recovery.recovery import (
     MOST_LOSSES,
     PROGRESS_TOKENS,
@@ -218,7 +218,7 @@ def test_an_engine_of_another_model_is_not_mixed_in():
         scene.add("2")
         await scene.bring_up(2, identity="other")
         assert scene.links[2].state is LinkState.DEAD
-        assert "model has changed" in scene.links[2].failed.message
+        assert "model has changed" in scene.links[2].engine.failed.message
         assert len(scene.set.serving) == 2
 
     play(scenario)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 from service import Service
 
+from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
 from firelane.gateway.apis.ollama.models import NEVER
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.requests import wake_signs
 from firelane.gateway.requests.control import FixedModels
 

@@ -9,9 +9,9 @@ import pytest
 from fake_engine import FakeEngine
 from test_replicas import ANSWER, Scene, Sink, until, work
 
+from firelane.engine_state import Assigned, LinkState
 from firelane.errors import RequestError
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
 from firelane.gateway.engines.roles.roles import change_role, take_role
 from firelane.gateway.engines.routing.routing import (
@@ -424,14 +424,18 @@ def test_an_engine_that_starts_again_keeps_its_role():
 def test_other_gateways_hear_of_each_role():
     async def scenario(scene):
         told = []
-        scene.links[0].on_role = told.append
+
+        def tell(_, event):
+            if isinstance(event, Assigned):
+                told.append(event.role)
+
+        scene.links[0]._tell = tell
         for role in (D, D, P):
             change_role(scene.set, "0", role)
         assert told == [D, P]
-        successor = EngineLink(name="0")
-        successor.on_role = told.append
+        successor = EngineLink(name="0", tell=tell)
         scene.set.add(successor)
-        assert (successor.assigned_role, told[2:]) == (P, [P])
+        assert (successor.engine.assigned_role, told[2:]) == (P, [P])
         scene.set.remove(successor)
 
     play(scenario, P, D)

@@ -12,10 +12,10 @@ from batch_support import hurry, results, start, wait
 from fake_engine import FakeEngine
 from service import PATIENCE_S
 
+from firelane.engine_state import LinkState
 from firelane.errors import UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.requests.admission import HELD
 from firelane.gateway.server import Gateway

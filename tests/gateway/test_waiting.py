@@ -11,7 +11,7 @@ import httpx
 import pytest
 from service import Service
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.wire.frames import Failed, Progress
 
 ASKED = [
@@ -111,7 +111,7 @@ def test_retry_after_tells_the_time_that_is_left(make_service) -> None:
     service = make_service()
     load_again(service)
     service.run(service.engine.send, Progress("compile", 0, 1, "unit"))
-    service.wait_for(lambda: service.replica.progress is not None)
+    service.wait_for(lambda: service.replica.engine.progress is not None)
     health, asked = service.http.get("/health"), service.http.post(ASKED[0][0], json=ASKED[0][1])
     assert (health.status_code, health.json()["status"]) == (503, "loading")
     assert (asked.status_code, asked.json()["error"]["code"]) == (503, "engine_unavailable")

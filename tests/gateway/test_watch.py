@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from firelane.child_process import silence as watch
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
 from firelane.wire.frames import Beat
 
@@ -194,10 +196,11 @@ def test_another_engine_begins_anew(watched):
 
 def test_an_engine_that_hangs_is_killed_and_its_requests_are_lost(service):
     killed = []
-    service.run(setattr, service.replica, "on_hang", killed.append)
+    process = SimpleNamespace(kill=lambda: killed.append("killed"))
+    service.run(setattr, service.replica, "process", process)
     service.run(service.replica.hang, "no life")
-    assert killed == ["no life"]
+    assert killed == ["killed"]
     assert service.link.state is LinkState.DEAD
     assert service.http.get("/health").json()["reason"] == "no life"
     service.run(service.replica.hang, "again")
-    assert killed == ["no life"]
+    assert killed == ["killed"]

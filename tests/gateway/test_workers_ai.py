@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from firelane.api.usage import PromptTokensDetails, Usage
+from firelane.engine_state import LinkState
 from firelane.gateway.apis.workers_ai.chat import as_chat
 from firelane.gateway.apis.workers_ai.format import PADDED_BYTES, WorkersEncoder
 from firelane.gateway.apis.workers_ai.types import RunRequest
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.requests.admission import HELD
 from firelane.gateway.requests.formats import ChoiceResult
 from firelane.gateway.tenants.keyfile import hashed

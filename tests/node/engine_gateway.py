@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 
 from firelane.engine_config import EngineConfig
 from firelane.link.framing import FrameReader, encode
 from firelane.node.memory_groups import NO_GROUPS
-from firelane.node.supervisor import EngineSupervisor, RestartPolicy
+from firelane.node.supervisor import EngineHealth, EngineSupervisor, RestartPolicy
 from firelane.wire.frames import (
     FromEngine,
     NewRequest,
@@ -47,15 +48,21 @@ class Gateway:
     def __init__(self, config, policy=POLICY, group=NO_GROUPS):
         self.sockets: asyncio.Queue[socket.socket] = asyncio.Queue()
         self.exits = []
+        self.health = EngineHealth()
         self.given_up: asyncio.Future = asyncio.get_running_loop().create_future()
         self.supervisor = EngineSupervisor(
             config,
-            self.sockets.put,
+            self._take,
             on_exit=self.exits.append,
             on_given_up=self.given_up.set_result,
             policy=policy,
             group=group,
+            health=lambda: self.health,
         )
+
+    async def _take(self, sock):
+        self.health = EngineHealth()
+        await self.sockets.put(sock)
 
     async def __aenter__(self):
         await self.supervisor.start()
@@ -76,7 +83,7 @@ class Gateway:
         self.frames = FrameReader(FromEngine)
         self.pending = []
         ready = await self.next(Ready)
-        self.supervisor.mark_ready()
+        self.health = EngineHealth(time.monotonic())
         return ready
 
     def send(self, frame):

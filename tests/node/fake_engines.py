@@ -5,11 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from firelane.engine_state import EngineEvent, EngineExit, Exited
 from firelane.errors import FirelaneError, MachineError
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
 from firelane.node.policy import ModelPolicy, NodePolicy
 from firelane.node.states import State
+from firelane.wire.frames import Asleep, Awake, Ready
+
+READY = Ready(
+    protocol=0,
+    pid=1,
+    model="m",
+    vocab_size=9,
+    max_model_len=9,
+    max_num_seqs=1,
+    block_size=16,
+    num_blocks=4,
+    weights_bytes=100,
+    kv_bytes=20,
+    load_s=0.1,
+)
 
 
 class Clock:
@@ -37,6 +53,17 @@ class FakeEngines:
     def is_busy(self) -> bool:
         return self.requests > 0
 
+    @property
+    def are_asleep(self) -> bool:
+        return not self.serves
+
+    @property
+    def are_awake(self) -> bool:
+        return self.serves
+
+    def tell(self, event: EngineEvent) -> None:
+        self.node.apply(self.model, event)
+
     async def start(self) -> None:
         self.calls.append("start")
         if self.refuses:
@@ -46,7 +73,7 @@ class FakeEngines:
 
     def become_ready(self) -> None:
         self.serves = True
-        self.node.on_ready(self.model)
+        self.tell(READY)
 
     async def stop(self) -> None:
         self.calls.append("stop")
@@ -57,7 +84,7 @@ class FakeEngines:
         self.calls.append("sleep")
         self.serves = False
         if self.at_once:
-            self.node.on_asleep(self.model)
+            self.tell(Asleep(1, 0, 0.0))
 
     def wake(self) -> None:
         self.calls.append("wake")
@@ -66,11 +93,11 @@ class FakeEngines:
 
     def awake(self) -> None:
         self.serves = True
-        self.node.on_awake(self.model)
+        self.tell(Awake(0.0))
 
     def die(self) -> None:
         self.serves = False
-        self.node.on_exit(self.model)
+        self.tell(Exited(EngineExit(pid=1, return_code=1, lived_s=1.0)))
 
 
 class FakeFiles:

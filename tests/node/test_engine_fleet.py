@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from firelane.engine_config import EngineConfig
+from firelane.engine_state import EngineExit, EngineState
 from firelane.errors import MachineError
 from firelane.native import machine
 from firelane.node import fleet
 from firelane.node.fleet import Fleet
-from firelane.node.supervisor import EngineExit
+from firelane.node.supervisor import EngineHealth
 from firelane.server.engine_shares import EngineOptions, share_out, share_threads
 
 
@@ -27,7 +28,7 @@ class Supervisor:
     def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_acceptor, **places):
         self.config, self.on_socket, self.on_exit, self.on_given_up = config, on_socket, on_exit, on_given_up
         self.before_restart, self.on_acceptor = before_restart, on_acceptor
-        self.join_peers, self.group = places["join_peers"], places["group"]
+        self.join_peers, self.group, self.health = places["join_peers"], places["group"], places["health"]
         self.calls = []
         Supervisor.made.append(self)
 
@@ -49,17 +50,11 @@ class Supervisor:
     def waited_s(self):
         return 0.0
 
-    def mark_ready(self):
-        self.calls.append("ready")
-
-    def mark_served(self):
-        self.calls.append("served")
-
 
 class Link:
     def __init__(self, log, name):
         self.log, self.name = log, name
-        self.on_hang = self.on_ready = self.on_acceptor = self.failed = None
+        self.engine, self.process, self.ready_s = EngineState(), None, None
         self.has_served = self.is_ready = False
         self.in_flight = 0
 
@@ -67,8 +62,7 @@ class Link:
         self.log.append(f"attach {self.name}")
 
     def serve(self):
-        self.is_ready = True
-        self.on_ready(None)
+        self.is_ready, self.ready_s = True, 1.0
 
 
 class Engines:
@@ -81,6 +75,9 @@ class Engines:
     def add(self, name):
         self.links.append(Link(self.log, name))
         return self.links[-1]
+
+    def share(self, link, acceptor):
+        self.log.append(f"share {self.links.index(link)} {acceptor}")
 
     def remove(self, link):
         self.log.append(f"remove {self.links.index(link)}")
@@ -100,20 +97,6 @@ class Engines:
         return moved
 
 
-class Events:
-    def __init__(self, log):
-        self.log = log
-
-    def on_ready(self, replica, _):
-        self.log.append(f"ready {replica}")
-
-    def on_exit(self, replica, _):
-        self.log.append(f"exit {replica}")
-
-    def on_given_up(self, *_):
-        self.log.append("given up")
-
-
 @pytest.fixture
 def scene(monkeypatch, tmp_path):
     """A function that plays a scenario with a fleet of two that serves."""
@@ -121,12 +104,16 @@ def scene(monkeypatch, tmp_path):
     monkeypatch.setattr(fleet, "EngineSupervisor", Supervisor)
     monkeypatch.setattr(fleet, "FINISH_S", 0.0)
     monkeypatch.setattr(fleet, "POLL_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_FRAMES_S", 0.0)
     config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
 
     def play(scenario):
         async def run():
             log = []
-            engines, own = Engines(log), Fleet([config, config], Events(log))
+            engines, own = (
+                Engines(log),
+                Fleet([config, config], lambda name, event: log.append(f"{type(event).__name__} {name}")),
+            )
             await own.start()
             await own.connect(engines)
             for link in engines.links:
@@ -154,7 +141,8 @@ def serve_next(engines):
 def test_the_first_sockets_wait_for_their_links(scene):
     async def scenario(own, _engines, _log):
         assert [replica.name for replica in own.replicas] == ["0", "1"]
-        assert [s.calls for s in Supervisor.made] == [["start", "ready"]] * 2
+        assert [s.calls for s in Supervisor.made] == [["start"]] * 2
+        assert [s.health() for s in Supervisor.made] == [EngineHealth(1.0)] * 2
 
     scene(scenario)
 
@@ -165,8 +153,8 @@ def test_each_engine_is_replaced_by_one_that_is_ready(scene):
         engines.links[0].in_flight = 3
         await own.restart()
         assert log == [
-            *("attach 0", "ready 0", "retire 0", "move 2", "move 1", "remove 0"),
-            *("attach 1", "ready 1", "retire 1", "remove 1"),
+            *("attach 0", "retire 0", "move 2", "move 1", "remove 0"),
+            *("attach 1", "retire 1", "remove 1"),
         ]
         assert [s.calls[-1] for s in Supervisor.made[:2]] == [("stop", fleet.STOP_S)] * 2
         assert [r.link for r in own.replicas] == engines.links[2:]
@@ -183,7 +171,7 @@ def test_where_the_new_engine_does_not_come_up_the_old_ones_stay(scene):
         Supervisor.made[2].on_given_up(EngineExit(pid=1, return_code=1, lived_s=0.1))
         await restart
         assert own.replicas == old
-        assert log == ["attach 0", "given up", "remove 2"]
+        assert sorted(log) == ["GaveUp 0", "attach 0", "remove 2"]
 
     scene(scenario)
 
@@ -208,17 +196,14 @@ def test_one_restart_at_a_time(scene):
     scene(scenario)
 
 
-def test_a_hang_kills_and_a_death_after_service_counts_as_sound(scene):
-    async def scenario(_own, engines, _log):
+def test_a_link_has_its_process_and_tells_the_health_of_its_engine(scene):
+    async def scenario(_own, engines, log):
         link, supervisor = engines.links[1], Supervisor.made[1]
-        link.on_hang("no life")
-        assert supervisor.calls[-1] == "kill"
-        ended = EngineExit(pid=1, return_code=-9, lived_s=1.0)
-        supervisor.on_exit(ended)
-        assert "served" not in supervisor.calls
+        assert link.process is supervisor
         link.has_served = True
-        supervisor.on_exit(ended)
-        assert supervisor.calls[-1] == "served"
+        assert supervisor.health() == EngineHealth(1.0, has_answered=True)
+        supervisor.on_exit(EngineExit(pid=1, return_code=-9, lived_s=1.0))
+        assert log == ["Exited 1"]
 
     scene(scenario)
 

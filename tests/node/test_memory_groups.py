@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -23,7 +22,6 @@ from firelane.node.memory_groups import (
 )
 from firelane.node.policy import ModelPolicy
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.model_engines import Server
 from firelane.server.model_set import ModelSet
 from firelane.server.node_plan import ModelSetup, NodePlan
 from tests.node.engine_gateway import Gateway, engine_config
@@ -204,7 +202,7 @@ def test_each_replica_of_a_model_has_its_share(tmp_path: Path) -> None:
             return NO_GROUPS
 
     models = [model_setup(tmp_path, "chat", "null", 2), model_setup(tmp_path, "fast", "cuda", 1)]
-    ModelSet(cast(Server, None), NodePlan(groups=Groups()), models)
+    ModelSet(lambda *_: None, NodePlan(groups=Groups()), models)
     assert {name: share() for name, share in asked} == {"chat-0": GIB, "chat-1": GIB, "fast-0": 0}
 
 

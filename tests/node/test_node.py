@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from firelane.engine_state import GaveUp
 from firelane.errors import EngineDeadError
 from firelane.node import node as node_module
 from firelane.node.states import State
@@ -246,7 +247,7 @@ def test_a_load_that_ends_badly_is_told_to_all_that_wait() -> None:
         a.at_once = False
         waiting = [asyncio.ensure_future(node.want(a.model)) for _ in range(2)]
         await settle(lambda: a.calls == ["start"])
-        node.on_given_up(a.model, "the weights are damaged")
+        a.tell(GaveUp("the weights are damaged", 1))
         for one in waiting:
             with pytest.raises(EngineDeadError, match="the weights are damaged"):
                 await one
@@ -263,10 +264,10 @@ def test_a_load_that_is_killed_is_tried_again_at_once_but_not_for_ever() -> None
         wanted = asyncio.ensure_future(node.want(a.model))
         await settle(lambda: a.calls == ["start"])
         for times in range(1, node_module.KILLED_STARTS + 1):
-            node.on_given_up(a.model, "killed by SIGKILL", was_killed=True)
+            a.tell(GaveUp("killed by SIGKILL", 1, was_killed=True))
             await settle(lambda times=times: a.calls.count("start") == times + 1)
             assert a.model.state is S.LOADING
-        node.on_given_up(a.model, "killed by SIGKILL", was_killed=True)
+        a.tell(GaveUp("killed by SIGKILL", 1, was_killed=True))
         with pytest.raises(EngineDeadError, match="killed by SIGKILL"):
             await wanted
         assert a.model.state is S.QUARANTINED

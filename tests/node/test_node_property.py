@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.node import node as node_module
 from firelane.node.states import TRANSITIONS, Lifecycle, State
+from firelane.wire.frames import Asleep
 from tests.node.fake_engines import FakeEngines, FakeFiles, FakeNode
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -86,7 +87,7 @@ class Traffic:
         elif state is State.WAKING:
             engines.awake()
         elif state is State.SLEEPING:
-            self.node.on_asleep(engines.model)
+            engines.tell(Asleep(1, 0, 0.0))
 
     async def settle(self) -> None:
         for _ in range(TURNS):

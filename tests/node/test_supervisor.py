@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from firelane.engine_state import EngineExit
 from firelane.errors import MachineError
-from firelane.node.supervisor import EngineExit, RestartPolicy
+from firelane.node.supervisor import RestartPolicy
 from firelane.wire.frames import Submit
 from tests.node.engine_gateway import POLICY, Gateway, engine_config, request
 
@@ -194,7 +195,7 @@ def test_engines_that_have_served_are_replaced_at_once_and_without_end(config):
         async with Gateway(config) as gateway:
             for _ in range(5):
                 await gateway.connect()
-                gateway.supervisor.mark_served()
+                gateway.health = gateway.health._replace(has_answered=True)
                 gateway.supervisor.kill()
             await gateway.connect()
             assert gateway.supervisor.restarts == 5

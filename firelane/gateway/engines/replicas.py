@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
+from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link.children import EngineChildren
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.link.waiters import Waiters
 from firelane.gateway.engines.recovery.ejection import Ejection, NoEjection
 from firelane.gateway.engines.recovery.in_flight import InFlight, Sink
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 PARKED_S = 600.0
 
 
-class EngineEvents(Protocol):
-    """Events for the owner of the engines."""
+class ReplicaListener(Protocol):
+    """The gateway, which hears of new engines and of each of their steps."""
 
     def on_ready(self, ready: Ready) -> None: ...
     def on_frame(self, frame: StepFrame, now_s: float, prompt_tokens: int) -> None:
@@ -68,7 +68,7 @@ class ReplicaSet:
         self._router = router or Router()
         self._ejection: Ejection = ejection or NoEjection()
         self.links: list[EngineLink] = []
-        self.events: EngineEvents | None = None
+        self.events: ReplicaListener | None = None
         self.deaths = self.resumed = self.handed_over = 0
         self._recovery: Recovery = recovery or NoRecovery()
         self._next_id = first_id
@@ -96,7 +96,7 @@ class ReplicaSet:
 
     def add(self, link: EngineLink) -> None:
         """In the place of one of the same name it has its role."""
-        before = [other.assigned_role for other in self.links if other.name == link.name]
+        before = [other.engine.assigned_role for other in self.links if other.name == link.name]
         link.assign_role(before[-1] if before else "")
         link.owner = self
         self.links.append(link)
@@ -145,7 +145,7 @@ class ReplicaSet:
         if self.serving:
             return ""
         none = "the engine is starting" if self._is_first_to_come else "there is no engine"
-        return next((link.reason for link in self.links if link.reason), none)
+        return next((link.engine.reason for link in self.links if link.engine.reason), none)
 
     @property
     def _is_first_to_come(self) -> bool:
@@ -155,7 +155,7 @@ class ReplicaSet:
     def progress(self) -> Progress | None:
         """Progress of the first engine that loads."""
         loading = (link for link in self.links if link.state is LinkState.STARTING)
-        return next((link.progress for link in loading if link.progress is not None), None)
+        return next((link.engine.progress for link in loading if link.engine.progress is not None), None)
 
     @property
     def left_s(self) -> int:

@@ -14,7 +14,10 @@ from firelane.wire.cache_events import BlocksCleared, CacheEvents
 class NoFeed:
     """Nobody is told."""
 
-    def follow(self, link: EngineLink) -> None:
+    def expect(self, link: EngineLink) -> None:
+        pass
+
+    def publish(self, link: EngineLink, frame: CacheEvents) -> None:
         pass
 
     def close(self) -> None:
@@ -29,14 +32,16 @@ class PublisherFeed:
         self._config = config
         self._places: dict[int, _EnginePlace] = {}
 
-    def follow(self, link: EngineLink) -> None:
-        """From now on publish the events that come over this link. Its name is the number of the engine's
-        place, which may have had another link before. Raises UsageError where its endpoint cannot be used.
+    def expect(self, link: EngineLink) -> None:
+        """Events are going to come over this link. Its name is the number of the engine's place, which may
+        have had another link before. Raises UsageError where its endpoint cannot be used.
         """
         number = int(link.name)
         if number not in self._places:
             self._places[number] = _EnginePlace(self._config, number)
-        link.on_cache_events = partial(self._places[number].tell, link)
+
+    def publish(self, link: EngineLink, frame: CacheEvents) -> None:
+        self._places[int(link.name)].publish(link, frame)
 
     def close(self) -> None:
         for place in self._places.values():
@@ -54,7 +59,7 @@ class _EnginePlace:
         self._source: EngineLink | None = None
         self._encoder = BatchEncoder(block_size=1, medium="CPU", rank=number)
 
-    def tell(self, link: EngineLink, frame: CacheEvents) -> None:
+    def publish(self, link: EngineLink, frame: CacheEvents) -> None:
         if link.ready is not None and isinstance(frame.events[0], BlocksCleared):
             ready, self._source = link.ready, link
             self._encoder = BatchEncoder(

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from firelane.api.sampling import RunOptions, SamplingFields
+from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError, ModelNotServedError, QueueTimeoutError
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.roles.role_control import NO_ROLE_CONTROL, NoRoleControl, RoleControl
 from firelane.gateway.http.exchange import Exchange

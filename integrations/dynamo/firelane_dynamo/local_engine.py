@@ -7,14 +7,16 @@ import os
 import signal
 
 from firelane.engine_config import EngineConfig
+from firelane.engine_state import EngineEvent, EngineExit, Lost
 from firelane.errors import FirelaneError
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
 from firelane.gateway.engines.recovery.recovery import Resume
-from firelane.gateway.engines.replicas import EngineEvents, ReplicaSet
+from firelane.gateway.engines.replicas import ReplicaListener, ReplicaSet
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
-from firelane.node.supervisor import EngineExit, EngineSupervisor
+from firelane.node.supervisor import EngineHealth, EngineSupervisor
+from firelane.wire.cache_events import CacheEvents
 from firelane.wire.frames import Ready
 from firelane_dynamo.kv_events import CacheRecord
 
@@ -36,25 +38,21 @@ class LocalEngine:
     ) -> None:
         """peers: how pages travel to and from engines of other workers; None: they do not."""
         self._remote, self._peers = peers, PeerConnections(connects=False)
-        self._link = EngineLink(watch=Heartbeat(deadlines))
+        self._link = EngineLink(watch=Heartbeat(deadlines), tell=self._on_event)
         self.replicas = ReplicaSet([self._link], Resume())
         self._supervisor = EngineSupervisor(
             config,
             self._link.attach,
-            on_exit=self._on_exit,
             on_given_up=self._on_given_up,
             join_peers=self._peers.join if peers is not None else None,
+            health=lambda: EngineHealth(self._link.ready_s, self._link.has_served),
         )
-        self._link.on_hang = lambda _: self._supervisor.kill()
         self._link.process = self._supervisor
-        self._link.on_ready = self._on_ready
-        self._link.on_cache_events = cache.on_events
-        self._link.on_down = self._on_down
         self._cache = cache
         self._first: asyncio.Future[Ready] | None = None
         self._is_closing = False
 
-    async def start(self, events: EngineEvents | None = None) -> Ready:
+    async def start(self, events: ReplicaListener | None = None) -> Ready:
         """Return when the engine serves. Raises the FirelaneError for which it does not."""
         self.replicas.events = events
         self._first = asyncio.get_running_loop().create_future()
@@ -74,26 +72,21 @@ class LocalEngine:
         await self._supervisor.stop(STOP_S if self._first is not None else 0.0)
         self._peers.close()
 
-    def _on_ready(self, ready: Ready) -> None:
-        self._supervisor.mark_ready()
-        if self._first is not None and not self._first.done():
-            self._first.set_result(ready)
-
-    def _on_down(self, reason: str) -> None:
-        del reason
-        self._cache.clear()
-
-    def _on_exit(self, ended: EngineExit) -> None:
-        del ended
-        if self._link.has_served:
-            self._supervisor.mark_served()
+    def _on_event(self, link: EngineLink, event: EngineEvent | CacheEvents) -> None:
+        del link
+        if isinstance(event, CacheEvents):
+            self._cache.on_events(event)
+        elif isinstance(event, Lost):
+            self._cache.clear()
+        elif isinstance(event, Ready) and self._first is not None and not self._first.done():
+            self._first.set_result(event)
 
     def _on_given_up(self, ended: EngineExit) -> None:
         """The process may be gone before its last frame has been read."""
         asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended)
 
     def _explain(self, ended: EngineExit) -> None:
-        failed = self._link.failed
+        failed = self._link.engine.failed
         if self._first is not None and not self._first.done():
             error = FirelaneError(failed.message if failed is not None else f"{ended}")
             error.exit_code = ended.exit_code

@@ -22,7 +22,7 @@ from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.kv_events.feed import NoFeed, PublisherFeed, make_feed
 from firelane.gateway.kv_events.publisher import ZmqPublisher
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.engines import GatewayEngines
+from firelane.server.model_engines import ModelEngines
 from firelane.wire.cache_events import BlocksCleared, BlocksRemoved, CacheEvents
 
 SOON_MS = 120_000
@@ -186,11 +186,12 @@ def ready(block_size: int = 2) -> Any:
 
 
 def test_engines_are_published_apart_and_a_new_one_takes_the_place(context, config):
-    feed, links = make_feed(config), [EngineLink(name=str(number)) for number in (0, 1, 0)]
+    feed = make_feed(config)
+    links = [EngineLink(name=str(number), tell=feed.publish) for number in (0, 1, 0)]
     assert isinstance(feed, PublisherFeed)
     for link in links:
         link.ready = ready()
-        feed.follow(link)
+        feed.expect(link)
     for link, name in zip(links[:2], (10, 11), strict=True):
         link.receive(CacheEvents([BlocksCleared(), BlocksRemoved([name])]))
     links[2].receive(CacheEvents([BlocksCleared()]))
@@ -211,16 +212,17 @@ def _has(count: int, found: list[tuple[int, bytes]]) -> bool:
 
 
 def test_without_a_listener_nothing_is_made():
-    feed, link = make_feed(None), EngineLink()
+    feed, told = make_feed(None), []
     assert isinstance(feed, NoFeed)
-    feed.follow(link)
+    link = EngineLink(tell=lambda link, event: told.append(feed.publish(link, event)))
+    feed.expect(link)
     link.receive(CacheEvents([BlocksCleared()]))
-    assert link.on_cache_events is None
+    assert told == [None]
 
 
 def test_the_end_of_a_server_ends_its_publishers(config, tmp_path) -> None:
     engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
-    engines = GatewayEngines(EngineOptions(engine=engine, kv_events=config), print, print)
+    engines = ModelEngines("m", EngineOptions(engine=engine, kv_events=config), print)
     engines.add("0")
     assert "kv-events-0" in {thread.name for thread in threading.enumerate()}
     engines.close()

@@ -8,7 +8,7 @@ import pytest
 from messages_support import TOOL, ask, events, refused, told, turns
 from taught_model import CALL, prompt
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.gateway.requests.admission import HELD
 from firelane.gateway.tenants.keyfile import hashed
 

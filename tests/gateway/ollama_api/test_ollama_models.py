@@ -10,10 +10,10 @@ import pytest
 from ollama_support import chat, lines, post, refused, told, user
 
 from firelane.cli import main
+from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
 from firelane.gateway.apis.ollama import files as ollama_files
 from firelane.gateway.apis.ollama.models import CHANGES
-from firelane.gateway.engines.link.link_state import LinkState
 from tests.text.toy_model import write_model
 
 

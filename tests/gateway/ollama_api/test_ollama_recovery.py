@@ -7,7 +7,7 @@ import threading
 import pytest
 from ollama_support import DURATIONS, lines, post, user
 
-from firelane.gateway.engines.link.link_state import LinkState
+from firelane.engine_state import LinkState
 from firelane.gateway.engines.recovery.recovery import Resume
 
 TEXT = "the quick brown fox jumps over the lazy dog"

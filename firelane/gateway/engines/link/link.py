@@ -12,11 +12,22 @@ from collections.abc import Callable
 
 from firelane.child_process.ending import is_own_doing
 from firelane.child_process.state import ProcessState, UnknownProcess, code_of
+from firelane.engine_state import (
+    Assigned,
+    Connected,
+    EngineEvent,
+    EngineState,
+    LinkState,
+    Lost,
+    Retired,
+    Sleeping,
+    Unreachable,
+    apply,
+)
 from firelane.gateway.engines.link.children import NO_BEAT
 from firelane.gateway.engines.link.connection import Connection
 from firelane.gateway.engines.link.delivery import Delivery
 from firelane.gateway.engines.link.link_owner import LinkOwner
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.link.outbox import Outbox
 from firelane.gateway.engines.link.protocol import protocol_problem
 from firelane.gateway.engines.link.refusal import error_of
@@ -38,7 +49,6 @@ from firelane.wire.frames import (
     ForgetTenant,
     Forgotten,
     FromEngine,
-    Loading,
     Progress,
     Ready,
     Rejected,
@@ -50,60 +60,70 @@ from firelane.wire.frames import (
 )
 
 log = logging.getLogger(__name__)
+Tell = Callable[["EngineLink", EngineEvent | CacheEvents], None]
 STUCK_S = 5.0
 """A step of such an age is what hangs, where the engine is given up; else its whole process is stopped."""
 
 
-class EngineLink:
-    """State of one engine as the gateway sees it, and the requests in flight there.
+def _nobody(link: EngineLink, event: EngineEvent | CacheEvents) -> None:
+    pass
 
-    `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and
-    calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
-    kill the process; `process` tells how the system runs it. A request that has left an engine never comes
-    back to the same process: tokens still on their way from there cannot be taken for those of its next life.
-    is_shared: other gateways have connections to it; has_crashed: the engine that ended last did so by
-    itself; is_remote: it is on another host. prefill_tokens: likely left, as of the last frame, of uncached
-    prompts that have not drawn yet; queued: of all of these, by tenant. sequences: in flight here, also for
-    other gateways, as far as told. role (unless assigned), engine_id, kv_tokens: as in Ready; so is
-    pages_address, but "" of an engine here, whose peers are connected already.
+
+class EngineLink:
+    """One engine as the gateway sees it, and the requests in flight there.
+
+    `engine` is all that is known of the engine itself. Each event that changes it is handed to `tell`; so are
+    the engine's CacheEvents. A supervisor calls `attach` with the socket of each new engine. An engine that
+    shows no life is killed through `process`. A request that has left an engine never comes back to the same
+    process: tokens still on their way from there cannot be taken for those of its next life.
     """
 
-    def __init__(
-        self, on_down: Callable[[str], None] | None = None, *, name: str = "0", watch: Watch = NO_WATCH
-    ) -> None:
+    def __init__(self, *, name: str = "0", watch: Watch = NO_WATCH, tell: Tell = _nobody) -> None:
         """name: of the replica, in logs and metrics."""
         self.name = name
-        self.state = LinkState.STARTING
-        self.reason = "the engine has not been started yet"
-        self.progress: Progress | None = None
-        self.ready: Ready | None = None
-        self.stats = EngineStats()
-        self.owner: LinkOwner[EngineLink] | None = None
-        self.on_down = on_down
-        self.on_hang: Callable[[str], None] | None = None
+        self.engine = EngineState()
         self.process: ProcessState = UnknownProcess()
-        self.on_progress: Callable[[Progress], None] | None = None
-        self.on_loading: Callable[[Loading], None] | None = None
-        self.on_ready: Callable[[Ready], None] | None = None
-        self.on_acceptor: Callable[[socket.socket], None] | None = None
-        self.on_asleep: Callable[[], None] | None = None
-        self.on_awake: Callable[[], None] | None = None
-        self.on_role: Callable[[str], None] = lambda _: None
-        self.on_forgotten: Callable[[Forgotten], None] | None = None
-        self.on_cache_events: Callable[[CacheEvents], None] | None = None
-        self.asleep: Asleep | None = None
-        self.failed: Failed | None = None
-        self.assigned_role, self.role, self.engine_id, self.pages_address = "", "both", "", ""
-        self.has_served = self.has_crashed = self.is_shared = self.is_remote = False
-        self.prefill_tokens = self.sequences = self.kv_tokens = self.life = 0
-        self.queued: TenantLoad | None = None
-        self.step_ms = self.token_ms = 0.0
+        """The process of the engine, where it is one of this machine."""
+        self.owner: LinkOwner[EngineLink] | None = None
+        self.stats = EngineStats()
         self.beat: Beat = NO_BEAT
         self.load_clock = LoadClock()
-        self._watch = watch
+        self.is_shared = False
+        """Other gateways have connections to the engine."""
+        self.has_crashed = False
+        """The engine that ended last did so by itself."""
+        self.has_served = False
+        """The engine has answered something."""
+        self.ready_s: float | None = None
+        """The moment when the engine became ready, by time.monotonic."""
+        self.life = 0
+        """Number that differs between two processes of one place."""
+        self.prefill_tokens = 0
+        """Tokens that are likely left, as of the last frame, of uncached prompts that have not drawn yet."""
+        self.queued: TenantLoad | None = None
+        """The same by tenant, where the engine takes turns between tenants."""
+        self.sequences = 0
+        """Sequences in flight there, for other gateways too as far as told."""
+        self.step_ms = self.token_ms = 0.0
+        self._tell, self._watch = tell, watch
         self._delivery = Delivery(self.abort)
         self._outbox = Outbox(self._send)
         self._connection: Connection | None = None
+        self._ended: asyncio.Future[str] | None = None
+        self._forgetting: dict[int, asyncio.Future[int]] = {}
+        self._apply(Assigned(""))
+
+    def _apply(self, event: EngineEvent) -> None:
+        """Change the state of the engine. What the router reads for each request is at hand then."""
+        self.engine = engine = apply(self.engine, event)
+        self.state, self.ready, self.role = engine.link, engine.ready, engine.role
+        self.engine_id, self.pages_address = engine.engine_id, engine.pages_address
+        self.kv_tokens = engine.kv_tokens
+
+    def _change(self, event: EngineEvent) -> None:
+        """Change the state of the engine, and tell it."""
+        self._apply(event)
+        self._tell(self, event)
 
     @property
     def is_ready(self) -> bool:
@@ -143,23 +163,29 @@ class EngineLink:
         self._connection = await Connection.open(sock, self)
         self._watch.begin(self._connection, self.hang, lambda: self.process)
 
-    def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None:
+    def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> asyncio.Future[str]:
         """Attach a connection over a network that stands already and does not read. number: of its requests'
-        ids there; head: what has come of its frames."""
+        ids there; head: what has come of its frames. The future has the reason when the connection ends by
+        itself."""
         self._renew(is_remote=True)
+        self._ended = asyncio.get_running_loop().create_future()
         self._connection = Connection(self, Renumbering(number))
         self._watch.begin(self._connection, self.hang, lambda: self.process)
+        ended = self._ended
         self._connection.take_over(stream, head)
+        return ended
+
+    def not_reached(self, reason: str) -> None:
+        """No connection to the engine came about."""
+        self._change(Unreachable(reason))
 
     def _renew(self, *, is_remote: bool = False) -> None:
         if self._connection is not None:
             self._detach()
             self.lose("another engine takes its place")
-        self.state, self.reason = LinkState.STARTING, "the engine is starting"
-        self.progress = self.failed = self.asleep = None
         self.has_served = self.has_crashed = False
-        self.is_remote = is_remote
-        self._set_ready(None)
+        self.ready_s = None
+        self._change(Connected(is_remote))
 
     def submit(self, flight: InFlight) -> None:
         """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
@@ -191,13 +217,12 @@ class EngineLink:
     def retire(self, reason: str) -> None:
         """No new requests go here; those in flight go on."""
         if self.state is LinkState.READY:
-            self.state, self.reason = LinkState.DEAD, reason
-            self._set_ready(None)
+            self._change(Retired(reason))
 
     def sleep(self) -> None:
         """Have the engine go to standby when it has nothing left; new requests wait elsewhere."""
         if self.state is LinkState.READY and self._connection is not None:
-            self.state, self.reason = LinkState.STANDBY, "the engine is in standby"
+            self._change(Sleeping())
             self._outbox.flush()
             self._connection.send(Sleep())
 
@@ -206,12 +231,20 @@ class EngineLink:
         if self.state is LinkState.STANDBY and self._connection is not None:
             self._connection.send(Wake())
 
-    def forget_tenant(self, asked: ForgetTenant) -> bool:
-        """Have the engine erase a tenant's pages; whether there is an engine."""
+    def forget_tenant(self, asked: ForgetTenant) -> asyncio.Future[int] | None:
+        """Have the engine erase a tenant's pages. The future has their number; None without an
+        engine."""
         if self._connection is None or self.ready is None:
-            return False
+            return None
+        answer = self._forgetting[asked.id] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: self._forgetting.pop(asked.id, None))
         self._connection.send(asked)
-        return True
+        return answer
+
+    def _on_forgotten(self, frame: Forgotten) -> None:
+        answer = self._forgetting.get(frame.id)
+        if answer is not None and not answer.done():
+            answer.set_result(frame.pages)
 
     def follow_pages(self) -> None:
         """Have the engine tell its pages from now on (`on_pages`)."""
@@ -224,8 +257,8 @@ class EngineLink:
         self._send(Drain(timeout_s))
 
     def close(self, reason: str = "the gateway is closing") -> None:
-        """Drop the connection; requests in flight are lost. `on_down` is not called."""
-        self.on_down = self.on_hang = None
+        """Drop the connection for good; requests in flight are lost, and nobody is told any more."""
+        self._tell, self._ended = _nobody, None
         self._detach()
         self.lose(reason)
 
@@ -235,8 +268,7 @@ class EngineLink:
             return
         log.error("engine_hangs replica=%s reason=%r", self.name, reason)
         self.has_crashed = self.beat.age_s > STUCK_S
-        if self.on_hang is not None:
-            self.on_hang(reason)
+        self.process.kill()
         self._detach()
         self.lose(reason, is_closed=False)
 
@@ -257,65 +289,47 @@ class EngineLink:
             self._watch.note(frame)
             self.beat = frame
             self.step_ms, self.token_ms = map(told_ms, (frame.step_ms, frame.token_ms))
-        elif isinstance(frame, Progress):
-            self.progress = frame
-            self.load_clock.note(frame, time.monotonic())
-            if self.on_progress is not None:
-                self.on_progress(frame)
-        elif isinstance(frame, Loading):
-            if self.on_loading is not None:
-                self.on_loading(frame)
         elif isinstance(frame, Ready):
             self._on_ready(frame)
         elif isinstance(frame, Rejected):
             self._on_rejected(frame)
         elif isinstance(frame, CacheEvents):
-            if self.on_cache_events is not None:
-                self.on_cache_events(frame)
+            self._tell(self, frame)
         elif isinstance(frame, PageChanges):
             if self.owner is not None and self.state in (LinkState.READY, LinkState.STANDBY):
                 self.owner.on_pages(self, frame)
         elif isinstance(frame, Asleep | Awake):
             self._on_standby(frame)
         elif isinstance(frame, Forgotten):
-            if self.on_forgotten is not None:
-                self.on_forgotten(frame)
+            self._on_forgotten(frame)
         else:
-            self.failed, self.reason = frame, frame.message
+            if isinstance(frame, Progress):
+                self.load_clock.note(frame, time.monotonic())
+            self._change(frame)
 
     def _on_ready(self, ready: Ready) -> None:
         problem = protocol_problem(ready)
         if not problem and self.owner is not None:
             problem = self.owner.on_ready(self, ready)
         if problem:
-            self.failed = Failed(problem, 1)
+            self._apply(Failed(problem, 1))
             self._detach()
             self.lose(problem)
             return
         if self.owner is None:
             self.serve(ready)
         self._watch.serves()
-        if self.on_ready is not None and self.state is LinkState.READY:
-            self.on_ready(ready)
+        if self.state is LinkState.READY:
+            self._tell(self, ready)
 
     def serve(self, ready: Ready) -> None:
         """The owner has accepted the engine."""
-        self.state, self.reason = LinkState.READY, ""
-        self.life = hash((self.name, ready.pid))
-        self._set_ready(ready)
+        self.life, self.ready_s = hash((self.name, ready.pid)), time.monotonic()
+        self._apply(ready)
 
     def assign_role(self, role: str) -> None:
         """The part of requests that is sent here from now on; "": the engine's own."""
-        self.assigned_role = role
-        self._set_ready(self.ready)
-        self.on_role(role)
-
-    def _set_ready(self, ready: Ready | None) -> None:
-        self.ready = ready
-        self.role = "both" if ready is None else self.assigned_role or ready.role
-        self.engine_id = "" if ready is None else ready.engine_id
-        self.pages_address = ready.pages_address if ready is not None and self.is_remote else ""
-        self.kv_tokens = 0 if ready is None else ready.num_blocks * ready.block_size
+        self._change(Assigned(role))
 
     def _count(self) -> None:
         """Call after each change of the requests in flight."""
@@ -328,16 +342,10 @@ class EngineLink:
     def _on_standby(self, frame: Asleep | Awake) -> None:
         if self.state is not LinkState.STANDBY:
             return
-        if isinstance(frame, Asleep):
-            self.asleep = frame
-            if self.on_asleep is not None:
-                self.on_asleep()
-            return
-        self.state, self.reason, self.asleep = LinkState.READY, "", None
-        if self.owner is not None:
+        self._apply(frame)
+        if self.owner is not None and isinstance(frame, Awake):
             self.owner.on_awake(self)
-        if self.on_awake is not None:
-            self.on_awake()
+        self._tell(self, frame)
 
     def _on_rejected(self, frame: Rejected) -> None:
         flight = self._delivery.gone(frame.id)
@@ -380,7 +388,7 @@ class EngineLink:
     def _ended_by_itself(self) -> bool:
         """The engine has crashed: no other process ended it. One that says why it ends may have lost a
         process of its own that another one killed."""
-        if self.failed is not None or self.ready is None or self.is_remote:
+        if self.engine.failed is not None or self.ready is None or self.engine.is_remote:
             return False
         return is_own_doing(code_of(self.ready.pid))
 
@@ -389,15 +397,16 @@ class EngineLink:
         self._connection = None
         self._watch.end()
         self.has_crashed = self.has_crashed or self._ended_by_itself
-        self.state, self.asleep = LinkState.DEAD, None
-        self._set_ready(None)
-        self.reason = self.failed.message if self.failed else reason
+        lost = Lost(reason)
+        self._apply(lost)
         self._outbox.clear()
-        lost = self._delivery.clear()
+        flights = self._delivery.clear()
         self.load_clock = LoadClock()
         if self.owner is not None:
-            self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self.is_remote)
+            is_seen = is_closed or not self.engine.is_remote
+            self.owner.on_lost(self, flights, self.engine.reason, is_seen=is_seen)
         self.stats = EngineStats()
         self._count()
-        if self.on_down is not None:
-            self.on_down(self.reason)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(self.engine.reason)
+        self._tell(self, lost)

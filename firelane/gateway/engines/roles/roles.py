@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from firelane.engine_state import LinkState
 from firelane.errors import RequestError
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.link_state import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def take_role(engines: ReplicaSet, link: EngineLink, role: str) -> None:
 
 
 def _how_pages_travel(link: EngineLink) -> str:
-    if link.is_remote:
+    if link.engine.is_remote:
         return "start `firelane engine` there with --kv-transfer-address"
     return "start the server with --prefill and --decode, or --share-pages"
 

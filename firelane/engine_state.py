@@ -1,0 +1,198 @@
+"""The state of one engine as its server sees it, the events that change it, and the one function that applies
+an event to a state.
+
+    starting --Ready--> ready --Sleeping--> standby --Awake--> ready
+        any --Retired, Lost--> dead --Connected--> starting
+
+Whoever logs, shows or routes reads the state, or looks at the event that it is handed; nobody keeps a copy.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from firelane.child_process.ending import in_words, is_own_doing
+from firelane.errors import KilledError
+from firelane.wire.frames import Asleep, Awake, Failed, Loading, Progress, Ready
+
+
+class LinkState(enum.Enum):
+    """Whether requests can go to an engine."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STANDBY = "standby"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineExit:
+    """The end of an engine process."""
+
+    pid: int
+    return_code: int
+    lived_s: float
+
+    @property
+    def is_own_doing(self) -> bool:
+        """False also where another process has killed one that the engine cannot do without."""
+        code = self.return_code
+        return code != KilledError.exit_code and (code == 0 or is_own_doing(code))
+
+    @property
+    def exit_code(self) -> int:
+        """The code that a command which depends on the engine should end with."""
+        return self.return_code if self.return_code > 0 else 1
+
+    def __str__(self) -> str:
+        return f"engine process {self.pid} {in_words(self.return_code)}"
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A connection to an engine stands; the engine loads, or has loaded."""
+
+    is_remote: bool = False
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """No connection to the engine of another host came about."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The engine has another part of requests from now on. role: "" gives it back its own."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class Retired:
+    """No new requests go to the engine; those in flight go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sleeping:
+    """The engine was asked to go to standby when it has nothing left."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The connection has ended, and with it all that was in flight."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The engine's process has ended without being asked to; its supervisor is about to start another one, or
+    gives up."""
+
+    ended: EngineExit
+
+
+@dataclass(frozen=True)
+class GaveUp:
+    """The place of an engine stays empty. was_killed: by a signal, and the engine had no words about it."""
+
+    message: str
+    exit_code: int
+    was_killed: bool = False
+
+
+EngineEvent = (
+    Connected
+    | Unreachable
+    | Loading
+    | Progress
+    | Ready
+    | Assigned
+    | Retired
+    | Sleeping
+    | Asleep
+    | Awake
+    | Failed
+    | Lost
+    | Exited
+    | GaveUp
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineState:
+    """What is known of an engine. Replaced as a whole, by `apply` alone."""
+
+    link: LinkState = LinkState.STARTING
+    reason: str = "the engine has not been started yet"
+    """The reason why no requests can go there; "" where they can."""
+    is_remote: bool = False
+    """The engine is on another host."""
+    assigned_role: str = ""
+    """The part of requests that is sent there in place of the engine's own; "" for its own."""
+    progress: Progress | None = None
+    """The last that the engine has told of its load."""
+    ready: Ready | None = None
+    """The engine's sizes, while requests can go there or it is in standby."""
+    asleep: Asleep | None = None
+    """The engine's answer once it is in standby."""
+    failed: Failed | None = None
+    """The engine's last words, where it has ended with an error."""
+
+    @property
+    def role(self) -> str:
+        """The part of requests that is sent there."""
+        return "both" if self.ready is None else self.assigned_role or self.ready.role
+
+    @property
+    def engine_id(self) -> str:
+        return "" if self.ready is None else self.ready.engine_id
+
+    @property
+    def pages_address(self) -> str:
+        """The address of the engine's pages; "" for an engine of this machine, whose peers are connected."""
+        return self.ready.pages_address if self.ready is not None and self.is_remote else ""
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that fit into the engine's KV cache."""
+        return 0 if self.ready is None else self.ready.num_blocks * self.ready.block_size
+
+
+def apply(state: EngineState, event: EngineEvent) -> EngineState:  # limits: exempt (one case for each event)
+    """The state after an event. Pure: equal arguments give equal states. Events that change nothing of what
+    is kept, and those that come too late, give the state itself.
+    """
+    match event:
+        case Connected(is_remote=is_remote):
+            return EngineState(
+                reason="the engine is starting", is_remote=is_remote, assigned_role=state.assigned_role
+            )
+        case Unreachable(reason=reason):
+            return replace(state, reason=reason)
+        case Progress():
+            return replace(state, progress=event)
+        case Ready():
+            return replace(state, link=LinkState.READY, reason="", ready=event)
+        case Assigned(role=role):
+            return replace(state, assigned_role=role)
+        case Retired(reason=reason) if state.link is LinkState.READY:
+            return replace(state, link=LinkState.DEAD, reason=reason, ready=None)
+        case Sleeping() if state.link is LinkState.READY:
+            return replace(state, link=LinkState.STANDBY, reason="the engine is in standby")
+        case Asleep() if state.link is LinkState.STANDBY:
+            return replace(state, asleep=event)
+        case Awake() if state.link is LinkState.STANDBY:
+            return replace(state, link=LinkState.READY, reason="", asleep=None)
+        case Failed():
+            return replace(state, failed=event, reason=event.message)
+        case Lost(reason=reason):
+            why = state.failed.message if state.failed is not None else reason
+            return replace(state, link=LinkState.DEAD, reason=why, ready=None, asleep=None)
+        case _:
+            return state
