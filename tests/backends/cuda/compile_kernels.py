@@ -82,7 +82,9 @@ def _first(each: int | None, cases: Iterator[Case | Exception]) -> Iterator[Case
 
 
 def _kind(launch: Launch) -> tuple[object, ...]:
-    forms = (launch.arguments.get(name) for name in ("codes", "scales", "minima", "bounds"))
+    matrix = launch.arguments.get("matrix")
+    forms = [getattr(matrix, name, None) for name in ("codes", "scales", "minima")]
+    forms.append(launch.arguments.get("bounds"))
     return launch.name, launch.warps, *(form is not None for form in forms)
 
 

@@ -34,15 +34,18 @@ def install() -> None:
 
 def moved(arguments: Mapping[str, Any], device: torch.device, storages: Storages) -> dict[str, Any]:
     """The arguments with each tensor of the host on `device`; `storages` gains what was copied."""
-    return {
-        name: _move(value, device, storages) if isinstance(value, Tensor) and not value.is_cuda else value
-        for name, value in arguments.items()
-    }
+    return {name: _moved(value, device, storages) for name, value in arguments.items()}
 
 
 def bring_back(storages: Storages) -> None:
     for host, there in storages.values():
         host.copy_(there)
+
+
+def _moved(value: Any, device: torch.device, storages: Storages) -> Any:
+    if isinstance(value, tuple):  # an operand: it may hold others
+        return type(value)(*(_moved(field, device, storages) for field in value))
+    return _move(value, device, storages) if isinstance(value, Tensor) and not value.is_cuda else value
 
 
 def _move(tensor: Tensor, device: torch.device, storages: Storages) -> Tensor:

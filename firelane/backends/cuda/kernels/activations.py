@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -17,6 +17,15 @@ _GELU_CUBIC, _GELU_SLOPE = tl.constexpr(GELU_CUBIC), tl.constexpr(GELU_SLOPE)
 LOG2_E = 1.4426950408889634
 TWICE_LOG2_E = 2 * LOG2_E
 _TWICE_LOG2_E = tl.constexpr(TWICE_LOG2_E)
+
+
+class GateOperand(NamedTuple):
+    """A Gate, in constexprs."""
+
+    gelu: Any
+    alpha: Any
+    limit: Any
+    up_offset: Any
 
 
 @triton.jit
@@ -40,25 +49,18 @@ def capped(x, CAP: tl.constexpr):
 
 
 @triton.jit
-def gated(
-    gate,
-    up,
-    GELU: tl.constexpr,
-    ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr,
-    UP_OFFSET: tl.constexpr,
-):
-    """Gate.apply: act(gate) * up, where act(g) = g * sigmoid(slope(g))."""
-    if LIMIT != 0.0:
-        gate = tl.minimum(gate, LIMIT)
-        up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
-    if UP_OFFSET != 0.0:
-        up += UP_OFFSET
+def gated(gate, up, kind):
+    """Gate.apply of this kind (GateOperand): act(gate) * up, where act(g) = g * sigmoid(slope(g))."""
+    if kind.limit != 0.0:
+        gate = tl.minimum(gate, kind.limit)
+        up = tl.minimum(tl.maximum(up, -kind.limit), kind.limit)
+    if kind.up_offset != 0.0:
+        up += kind.up_offset
     slope = gate
-    if GELU:
+    if kind.gelu:
         slope = (gate + gate * gate * gate * _GELU_CUBIC) * _GELU_SLOPE
-    elif ALPHA != 1.0:
-        slope = gate * ALPHA
+    elif kind.alpha != 1.0:
+        slope = gate * kind.alpha
     return gate / (1.0 + tl.exp(-slope)) * up
 
 
@@ -74,11 +76,11 @@ def activated(x, ACT: tl.constexpr):
     return x
 
 
-def gate_arguments(gate: Gate) -> dict[str, Any]:
-    """The arguments of a kernel that calls gated()."""
-    return {
-        "GELU": gate.kind == "gelu_tanh",
-        "ALPHA": gate.alpha,
-        "LIMIT": gate.limit,
-        "UP_OFFSET": gate.up_offset,
-    }
+def gate_operand(gate: Gate) -> GateOperand:
+    """The kind of gate that a kernel that calls gated() is compiled for."""
+    return GateOperand(
+        gelu=tl.constexpr(gate.kind == "gelu_tanh"),
+        alpha=tl.constexpr(gate.alpha),
+        limit=tl.constexpr(gate.limit),
+        up_offset=tl.constexpr(gate.up_offset),
+    )

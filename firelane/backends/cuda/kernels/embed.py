@@ -12,9 +12,9 @@ from torch import Tensor
 
 from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.kernels.matmul.operands import matrix_operand
 from firelane.backends.cuda.kernels.matmul.quantised import decode, head_numbers
 from firelane.backends.cuda.kernels.matmul.quantised_ptx import is_half
-from firelane.backends.cuda.kernels.matmul.tiling import form_arguments
 from firelane.backends.cuda.kernels.sums import columns_of
 from firelane.backends.cuda.step.tables import TOKENS, StepTables
 from firelane.backends.cuda.weights.matrices import Matrix
@@ -26,70 +26,50 @@ ESCAPES = 256  # of a block's list that are looked through at once
 
 
 @triton.jit
-def decoded(  # limits: exempt (kernel: a matrix in pointers)
-    low, codes, base, row, columns, mask, K: tl.constexpr, K_TILE: tl.constexpr
-):
+def decoded(matrix, base, row, columns, mask, K: tl.constexpr):
     """float32: weights of a row in the coded form (see matrices.py)."""
-    half: tl.constexpr = K_TILE // 2
-    places = row * (K // 2) + (columns // K_TILE) * half + columns % half
-    byte = tl.load(codes + places, mask=mask, other=0).to(tl.int32)
-    code = (byte >> (columns % K_TILE // half * 4)) & 15
-    bits = tl.load(low + row * K + columns, mask=mask, other=0).to(tl.int32)
+    half: tl.constexpr = _TILE // 2
+    places = row * (K // 2) + (columns // _TILE) * half + columns % half
+    byte = tl.load(matrix.codes + places, mask=mask, other=0).to(tl.int32)
+    code = (byte >> (columns % _TILE // half * 4)) & 15
+    bits = tl.load(matrix.data + row * K + columns, mask=mask, other=0).to(tl.int32)
     exponent = tl.where(code == 0, 0, code + base)
     return (((bits & 128) << 24) | (exponent << 23) | ((bits & 127) << 16)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def dequantised(  # limits: exempt (kernel: a matrix in pointers)
-    data,
-    scales,
-    minima,
-    units,
-    row,
-    columns,
-    mask,
-    K: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
-):
+def dequantised(matrix, row, columns, mask, K: tl.constexpr):
     """float32: weights of a row of a quantised matrix. Escapes come out as they may."""
     half: tl.constexpr = _TILE // 2
-    groups: tl.constexpr = K // GROUP_SIZE
-    at = row // _ROW_BLOCK * (groups * _ROW_BLOCK) + row % _ROW_BLOCK + columns // GROUP_SIZE * _ROW_BLOCK
-    scale = head_numbers(tl.load(scales + at, mask=mask, other=0))
+    groups: tl.constexpr = K // matrix.group_size
+    at = row // _ROW_BLOCK * (groups * _ROW_BLOCK) + row % _ROW_BLOCK
+    at += columns // matrix.group_size * _ROW_BLOCK
+    scale = head_numbers(tl.load(matrix.scales + at, mask=mask, other=0))
     minimum = None
-    if minima is not None:
-        minimum = head_numbers(tl.load(minima + at, mask=mask, other=0))
-    if units is not None:
+    if matrix.minima is not None:
+        minimum = head_numbers(tl.load(matrix.minima + at, mask=mask, other=0))
+    if matrix.units is not None:
         per_block: tl.constexpr = K // 256 * _ROW_BLOCK
-        at = row // _ROW_BLOCK * ((1 + (minima is not None)) * per_block) + row % _ROW_BLOCK
-        at += columns // 256 * _ROW_BLOCK
-        scale *= tl.load(units + at, mask=mask, other=0.0).to(tl.float32)
-        if minima is not None:
-            minimum *= tl.load(units + at + per_block, mask=mask, other=0.0).to(tl.float32)
-    if is_half(NUMBERS):
+        kinds: tl.constexpr = 1 + (matrix.minima is not None)
+        at = row // _ROW_BLOCK * (kinds * per_block) + row % _ROW_BLOCK + columns // 256 * _ROW_BLOCK
+        scale *= tl.load(matrix.units + at, mask=mask, other=0.0).to(tl.float32)
+        if matrix.minima is not None:
+            minimum *= tl.load(matrix.units + at + per_block, mask=mask, other=0.0).to(tl.float32)
+    if is_half(matrix.numbers):
         places = row * (K // 2) + columns // _TILE * half + columns % half
-        code = tl.load(data + places, mask=mask, other=0)
-        lower = decode(code, scale, minimum, None, None, NUMBERS, False)
-        upper = decode(code, scale, minimum, None, None, NUMBERS, True)
+        code = tl.load(matrix.data + places, mask=mask, other=0)
+        lower = decode(code, scale, minimum, None, None, matrix.numbers, False)
+        upper = decode(code, scale, minimum, None, None, matrix.numbers, True)
         weights = tl.where(columns % _TILE < half, lower, upper)
     else:
-        code = tl.load(data + row * K + columns, mask=mask, other=0)
-        weights = decode(code, scale, minimum, None, None, NUMBERS, False)
+        code = tl.load(matrix.data + row * K + columns, mask=mask, other=0)
+        weights = decode(code, scale, minimum, None, None, matrix.numbers, False)
     return weights.to(tl.float32)
 
 
 @triton.jit
-def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
+def embed_kernel(  # limits: exempt (kernel: a table, tokens, and the output)
+    matrix,
     token_ids,
     counts,
     out,
@@ -100,12 +80,9 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     VOCAB: tl.constexpr,
     WIDTH: tl.constexpr,
     K: tl.constexpr,
-    K_TILE: tl.constexpr,
     ROW_BLOCK: tl.constexpr,
     ESCAPES: tl.constexpr,
     BLOCK: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
 ):
     """A program a token and BLOCK columns: it stores them, then puts those of the row's escapes that are
     its own in their places. FIRST: the id of the table's first row, where others have the rest, or -1."""
@@ -118,17 +95,18 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     is_here = (row >= 0) & (row < VOCAB)
     row = tl.where(is_here, row, 0)
     block = row // ROW_BLOCK
-    first, last = tl.load(starts + block), tl.load(starts + block + 1)
+    escapes = matrix.escapes
+    first, last = tl.load(escapes.starts + block), tl.load(escapes.starts + block + 1)
     begin = tl.program_id(1) * BLOCK
     columns = begin + tl.arange(0, BLOCK)
     mask = columns < WIDTH
-    if NUMBERS is not None:
-        x = dequantised(data, scales, minima, units, row.to(tl.int64), columns, mask, K, NUMBERS, GROUP_SIZE)
-    elif bases is None:
-        x = tl.load(data + row.to(tl.int64) * K + columns, mask=mask, other=0.0).to(tl.float32)
+    if matrix.numbers is not None:
+        x = dequantised(matrix, row.to(tl.int64), columns, mask, K)
+    elif matrix.bases is None:
+        x = tl.load(matrix.data + row.to(tl.int64) * K + columns, mask=mask, other=0.0).to(tl.float32)
     else:
-        base = tl.load(bases + block).to(tl.int32)
-        x = decoded(data, codes, base, row.to(tl.int64), columns, mask, K=K, K_TILE=K_TILE)
+        base = tl.load(matrix.bases + block).to(tl.int32)
+        x = decoded(matrix, base, row.to(tl.int64), columns, mask, K)
     if SCALE != 1.0:
         x *= SCALE
     if FIRST >= 0:
@@ -139,10 +117,10 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     tl.debug_barrier()  # an escape's place was stored by another thread
     for at in range(first, last, ESCAPES):
         entries = at + tl.arange(0, ESCAPES)
-        place = tl.load(where + entries, mask=entries < last, other=-1)
+        place = tl.load(escapes.where + entries, mask=entries < last, other=-1)
         column = place & 0xFFFFFF
         mine = (place >> 24 == row % ROW_BLOCK) & (column >= begin) & (column < begin + BLOCK)
-        value = tl.load(values + entries, mask=mine, other=0.0)
+        value = tl.load(escapes.numbers + entries, mask=mine, other=0.0)
         if SCALE != 1.0:
             value = value.to(tl.float32) * SCALE
         tl.store(out + column, value.to(out.dtype.element_ty), mask=mine)
@@ -164,11 +142,8 @@ def embed(
         kernel=embed_kernel,
         grid=(max_tokens, -(-table.k // block)),
         arguments={
-            **form_arguments(table),
+            "matrix": matrix_operand(table),
             "K": table.padded_k,
-            "starts": table.escapes.starts,
-            "where": table.escapes.where,
-            "values": table.escapes.values,
             "token_ids": tables.token_ids,
             "counts": tables.counts,
             "out": out,
@@ -178,7 +153,6 @@ def embed(
             "FIRST": part.first if part else -1,
             "VOCAB": table.rows,
             "WIDTH": table.k,
-            "K_TILE": K_TILE,
             "ROW_BLOCK": ROW_BLOCK,
             "ESCAPES": ESCAPES,
             "BLOCK": block,

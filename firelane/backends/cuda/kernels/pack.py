@@ -17,7 +17,8 @@ from torch import Tensor
 
 from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK
-from firelane.backends.cuda.weights.matrices import BASES, RANGE, ROW_SHIFT, CodedMatrix, PlainMatrix
+from firelane.backends.cuda.kernels.matmul.operands import EscapeLists, escape_lists
+from firelane.backends.cuda.weights.matrices import BASES, RANGE, ROW_SHIFT, CodedMatrix, Escapes, PlainMatrix
 
 BASE, ESCAPES, INFINITE = range(3)
 """Rows of what find_ranges() tells, int32 [3, blocks]: of each block the base, how many escapes that leaves,
@@ -66,16 +67,14 @@ def codes_of(word, base):
 
 
 @triton.jit
-def list_escapes(  # limits: exempt (kernel)
-    word, escape, at, next_entry, where, values
-):
+def list_escapes(word, escape, at, next_entry, lists):
     """Write the escapes among `word` [rows, inputs], whose first input is `at`, each row's behind its next
     entry; returns the entries after them."""
     row = tl.arange(0, word.shape[0])[:, None]
     lane = tl.arange(0, word.shape[1])[None, :]
     entry = next_entry[:, None] + tl.cumsum(escape.to(tl.int32), axis=1) - 1
-    tl.store(where + entry, row << _ROW_SHIFT | (at + lane), mask=escape)
-    tl.store(values + entry, word.to(tl.int16), mask=escape)
+    tl.store(lists.where + entry, row << _ROW_SHIFT | (at + lane), mask=escape)
+    tl.store(lists.numbers + entry, word.to(tl.int16), mask=escape)
     return next_entry + tl.sum(escape.to(tl.int32), axis=1)
 
 
@@ -91,10 +90,10 @@ def first_entries(words, at_row, begin, base, k):
 
 
 @triton.jit
-def split_kernel(words, bases, starts, where, values, k):  # limits: exempt (kernel)
+def split_kernel(words, bases, lists, k):
     """List the escapes of a block of rows and make them zero, in place."""
     block = tl.program_id(0)
-    begin, end = tl.load(starts + block), tl.load(starts + block + 1)
+    begin, end = tl.load(lists.starts + block), tl.load(lists.starts + block + 1)
     if begin < end:
         base = tl.load(bases + block).to(tl.int32)
         at_row = (block * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)).to(tl.int64)[:, None] * k
@@ -104,18 +103,16 @@ def split_kernel(words, bases, starts, where, values, k):  # limits: exempt (ker
             place = words + at_row + at + lane
             word = tl.load(place).to(tl.int32)
             _, escape = codes_of(word, base)
-            entries = list_escapes(word, escape, at, entries, where, values)
+            entries = list_escapes(word, escape, at, entries, lists)
             tl.store(place, tl.zeros_like(word).to(tl.int16), mask=escape)
 
 
 @triton.jit
-def encode_kernel(  # limits: exempt (kernel)
-    words, bases, starts, where, values, low, codes, k
-):
+def encode_kernel(words, bases, lists, low, codes, k):
     """List the escapes of a block of rows, and write the coded form of the others."""
     block = tl.program_id(0)
     base = tl.load(bases + block).to(tl.int32)
-    begin, end = tl.load(starts + block), tl.load(starts + block + 1)
+    begin, end = tl.load(lists.starts + block), tl.load(lists.starts + block + 1)
     rows = (block * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)).to(tl.int64)[:, None]
     lane = tl.arange(0, _HALF)[None, :]
     entries = tl.zeros([_ROW_BLOCK], tl.int32)
@@ -127,8 +124,8 @@ def encode_kernel(  # limits: exempt (kernel)
         second = tl.load(words + place + _HALF).to(tl.int32)
         first_code, first_escape = codes_of(first, base)
         second_code, second_escape = codes_of(second, base)
-        entries = list_escapes(first, first_escape, at, entries, where, values)
-        entries = list_escapes(second, second_escape, at + _HALF, entries, where, values)
+        entries = list_escapes(first, first_escape, at, entries, lists)
+        entries = list_escapes(second, second_escape, at + _HALF, entries, lists)
         tl.store(low + place, low_of(first, first_code, first_escape))
         tl.store(low + place + _HALF, low_of(second, second_code, second_escape))
         both = first_code | second_code << 4
@@ -193,16 +190,13 @@ def count_infinite(values: Tensor, found: Tensor) -> Launch:
 def split(matrix: PlainMatrix, bases: Tensor) -> Launch:
     """Take the escapes out of matrix.data into its lists, which have the room: `starts` is known, as are the
     bases, uint8 [blocks]."""
-    escapes = matrix.escapes
     return Launch(
         kernel=split_kernel,
         grid=(matrix.padded_rows // ROW_BLOCK,),
         arguments={
             "words": matrix.data.view(torch.int16),
             "bases": bases,
-            "starts": escapes.starts,
-            "where": escapes.where,
-            "values": escapes.values.view(torch.int16),
+            "lists": _words_of(matrix.escapes),
             "k": matrix.data.shape[1],
         },
         warps=8,
@@ -212,19 +206,21 @@ def split(matrix: PlainMatrix, bases: Tensor) -> Launch:
 def encode(words: Tensor, matrix: CodedMatrix) -> Launch:
     """Write the coded form of `words`, bf16 as matrix.low is shaped, and the lists of its escapes. The bases
     and escapes.starts are known."""
-    escapes = matrix.escapes
     return Launch(
         kernel=encode_kernel,
         grid=(matrix.padded_rows // ROW_BLOCK,),
         arguments={
             "words": words.view(torch.int16),
             "bases": matrix.bases,
-            "starts": escapes.starts,
-            "where": escapes.where,
-            "values": escapes.values.view(torch.int16),
+            "lists": _words_of(matrix.escapes),
             "low": matrix.low,
             "codes": matrix.codes,
             "k": words.shape[1],
         },
         warps=16,
     )
+
+
+def _words_of(escapes: Escapes) -> EscapeLists:
+    lists = escape_lists(escapes)
+    return lists._replace(numbers=lists.numbers.view(torch.int16))

@@ -62,4 +62,6 @@ def specialisation(work: Work) -> tuple[Any, ...]:
 def _kind(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.dtype, value.data_ptr() % 16 == 0
-    return value
+    if isinstance(value, tuple):  # an operand: it may hold others
+        return tuple(_kind(field) for field in value)
+    return getattr(value, "value", value)  # a constexpr's

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.kernels.matmul.operands import matrix_operand
 from firelane.backends.cuda.weights.matrices import CodedMatrix, PlainMatrix
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -55,18 +56,18 @@ def decode_upper(low, codes, base):
 
 
 @triton.jit
-def decode_matrix_kernel(low, codes, bases, out, k_tiles, TILES: tl.constexpr, HALF: tl.constexpr):
+def decode_matrix_kernel(matrix, out, TILES: tl.constexpr, HALF: tl.constexpr):
     """A row block's TILES tiles of inputs."""
     block = tl.program_id(1)
-    base = tl.load(bases + block).to(tl.int32)
+    base = tl.load(matrix.bases + block).to(tl.int32)
     rows = (tl.arange(0, _ROW_BLOCK) + block * _ROW_BLOCK).to(tl.int64)[:, None]
     half = tl.arange(0, HALF)[None, :]
     first = tl.program_id(0) * TILES
-    for tile in range(first, min(first + TILES, k_tiles)):
-        code = tl.load(codes + rows * (k_tiles * HALF) + half + tile * HALF)
-        at = rows * (k_tiles * (2 * HALF)) + half + tile * (2 * HALF)
-        tl.store(out + at, decode_lower(tl.load(low + at), code, base))
-        tl.store(out + at + HALF, decode_upper(tl.load(low + at + HALF), code, base))
+    for tile in range(first, min(first + TILES, matrix.k_tiles)):
+        code = tl.load(matrix.codes + rows * (matrix.k_tiles * HALF) + half + tile * HALF)
+        at = rows * (matrix.k_tiles * (2 * HALF)) + half + tile * (2 * HALF)
+        tl.store(out + at, decode_lower(tl.load(matrix.data + at), code, base))
+        tl.store(out + at + HALF, decode_upper(tl.load(matrix.data + at + HALF), code, base))
 
 
 def decode_matrix(matrix: CodedMatrix, out: Tensor) -> tuple[Launch, PlainMatrix]:
@@ -79,15 +80,7 @@ def decode_matrix(matrix: CodedMatrix, out: Tensor) -> tuple[Launch, PlainMatrix
     launch = Launch(
         kernel=decode_matrix_kernel,
         grid=(-(-k // (K_TILE * _TILES)), rows // ROW_BLOCK),
-        arguments={
-            "low": matrix.low,
-            "codes": matrix.codes,
-            "bases": matrix.bases,
-            "out": data,
-            "k_tiles": k // K_TILE,
-            "TILES": _TILES,
-            "HALF": K_TILE // 2,
-        },
+        arguments={"matrix": matrix_operand(matrix), "out": data, "TILES": _TILES, "HALF": K_TILE // 2},
         warps=4,
         stages=2,
     )

@@ -18,49 +18,28 @@ _INPUTS = tl.constexpr((1 << ROW_SHIFT) - 1)
 
 
 @triton.jit
-def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
-    starts,
-    where,
-    values,
-    block,
-    x_rows,
-    valid,
-    x_t_rows,
-    x_t_stride,
-    FEATURES: tl.constexpr,
-    ROW_TILE: tl.constexpr,
-    STEP: tl.constexpr,
-):
+def sum_escapes(escapes, block, met, FEATURES: tl.constexpr, ROW_TILE: tl.constexpr, STEP: tl.constexpr):
     """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
 
-    x_rows: where each of ROW_TILE rows begins, of which those that are valid are read; x_t_rows: where their
-    first inputs lie in the transpose (transpose.py), read instead if it is there. Each block's list is walked
-    by itself, STEP entries at a time, so that what a row gets depends on its own block alone. STEP is a
-    multiple of 16, what one product instruction takes: any such gives the same bits.
+    met: TileRows. Each block's list is walked by itself, STEP entries at a time, so that what a row gets
+    depends on its own block alone. STEP is a multiple of 16, what one product instruction takes: any such
+    gives the same bits.
     """
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     for part in tl.static_range(FEATURES // _ROW_BLOCK):
-        begin = tl.load(starts + block + part)
-        end = tl.load(starts + block + part + 1)
+        begin = tl.load(escapes.starts + block + part)
+        end = tl.load(escapes.starts + block + part + 1)
         for at in range(begin, end, STEP):
-            total = add_entries(
-                total, at, end, part, where, values, x_rows, valid, x_t_rows, x_t_stride,
-                FEATURES, STEP,
-            )  # fmt: skip
+            total = add_entries(total, escapes, at, end, part, met, FEATURES, STEP)
     return total
 
 
 @triton.jit
-def sum_escapes_of_two(  # limits: exempt (kernel: two lists, and the rows that they meet)
-    starts,
-    where,
-    values,
+def sum_escapes_of_two(
+    escapes,
     block,
     other_block,
-    x_rows,
-    valid,
-    x_t_rows,
-    x_t_stride,
+    met,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     STEP: tl.constexpr,
@@ -70,34 +49,24 @@ def sum_escapes_of_two(  # limits: exempt (kernel: two lists, and the rows that 
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     other = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     for part in tl.static_range(FEATURES // _ROW_BLOCK):
-        begin = tl.load(starts + block + part)
-        end = tl.load(starts + block + part + 1)
-        other_begin = tl.load(starts + other_block + part)
-        other_end = tl.load(starts + other_block + part + 1)
+        begin = tl.load(escapes.starts + block + part)
+        end = tl.load(escapes.starts + block + part + 1)
+        other_begin = tl.load(escapes.starts + other_block + part)
+        other_end = tl.load(escapes.starts + other_block + part + 1)
         for at in range(0, tl.maximum(end - begin, other_end - other_begin), STEP):
-            total = add_entries(
-                total, begin + at, end, part, where, values, x_rows, valid, x_t_rows, x_t_stride,
-                FEATURES, STEP,
-            )  # fmt: skip
-            other = add_entries(
-                other, other_begin + at, other_end, part, where, values, x_rows, valid, x_t_rows, x_t_stride,
-                FEATURES, STEP,
-            )  # fmt: skip
+            total = add_entries(total, escapes, begin + at, end, part, met, FEATURES, STEP)
+            other = add_entries(other, escapes, other_begin + at, other_end, part, met, FEATURES, STEP)
     return total, other
 
 
 @triton.jit
-def add_entries(  # limits: exempt (kernel: a piece of a list, and the rows that it meets)
+def add_entries(
     total,
+    escapes,
     at,
     end,
     part,
-    where,
-    values,
-    x_rows,
-    valid,
-    x_t_rows,
-    x_t_stride,
+    met,
     FEATURES: tl.constexpr,
     STEP: tl.constexpr,
 ):
@@ -105,16 +74,16 @@ def add_entries(  # limits: exempt (kernel: a piece of a list, and the rows that
     features = tl.arange(0, FEATURES)
     entries = at + tl.arange(0, STEP)
     live = entries < end
-    place = tl.load(where + entries, mask=live, other=-1)
-    value = tl.load(values + entries, mask=live, other=0.0)
+    place = tl.load(escapes.where + entries, mask=live, other=-1)
+    value = tl.load(escapes.numbers + entries, mask=live, other=0.0)
     row = (place >> _ROW_SHIFT) + part * _ROW_BLOCK
     inputs = place & _INPUTS
     mine = (row[None, :] == features[:, None]) & live[None, :]
     tile = tl.where(mine, value[None, :], 0.0).to(value.dtype)
-    if x_t_rows is None:
-        mask = live[:, None] & valid[None, :]
-        met = tl.load(x_rows[None, :] + inputs[:, None], mask=mask, other=0.0)
+    if met.transposed is None:
+        mask = live[:, None] & met.valid[None, :]
+        x = tl.load(met.rows[None, :] + inputs[:, None], mask=mask, other=0.0)
     else:
-        places = x_t_rows[None, :] + inputs[:, None] * x_t_stride
-        met = tl.load(places, mask=live[:, None], other=0.0)
-    return tl.dot(tile, met, total, input_precision="ieee")
+        places = met.transposed[None, :] + inputs[:, None] * met.transposed_stride
+        x = tl.load(places, mask=live[:, None], other=0.0)
+    return tl.dot(tile, x, total, input_precision="ieee")

@@ -15,11 +15,18 @@ from torch import Tensor
 from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.device.linear_config import LinearConfig
 from firelane.backends.cuda.device.shapes import ROW_BLOCK
-from firelane.backends.cuda.kernels.activations import gate_arguments
+from firelane.backends.cuda.kernels.activations import gate_operand
 from firelane.backends.cuda.kernels.matmul.escapes import sum_escapes
 from firelane.backends.cuda.kernels.matmul.gated import SLICE_SUMS, finish_gated
+from firelane.backends.cuda.kernels.matmul.operands import (
+    OutputOperand,
+    TileRows,
+    matrix_operand,
+    output_operand,
+    rows_operand,
+)
 from firelane.backends.cuda.kernels.matmul.products import halves, multiply, multiply_two, place_tile
-from firelane.backends.cuda.kernels.matmul.tiling import GROUP, launch_of, matrix_arguments
+from firelane.backends.cuda.kernels.matmul.tiling import GROUP, launch_of
 from firelane.backends.cuda.step.row_groups import TILE_COLUMNS, RowGroups, most_tiles
 from firelane.backends.cuda.weights.matrices import Matrix
 from firelane.program.ops import Gate
@@ -44,29 +51,16 @@ def entries_of(order, first, count, PICKS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
-def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in pointers and strides)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
+def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows, output, and how they are cut)
+    matrix,
     x,
-    bias,
     shares,
     order,
     tiles,
     num_tiles,
     out,
-    rows,
-    k,
-    k_tiles,
-    x_stride,
+    kind,
     shares_stride,
-    out_stride,
     feature_tiles,
     row_tiles,
     COLUMNS: tl.constexpr,
@@ -75,18 +69,10 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
     SLICES: tl.constexpr,
     GROUP: tl.constexpr,
-    GELU: tl.constexpr,
-    ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr,
-    UP_OFFSET: tl.constexpr,
 ):
-    """gated_linear_kernel() of a tile; rows: features of a slot. Slot j of a row begins at column j * rows
-    of out."""
+    """gated_linear_kernel() of a tile. Slot j of a row begins at column j * out.features."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     if row_tile >= tl.load(num_tiles):
         return
@@ -96,33 +82,36 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
     feature = feature_tile * FEATURES
     place = expert * (2 * up_rows) + feature
     row, _, valid = entries_of(order, 0, count, PICKS, ROW_TILE)
-    gate, up = multiply_two(
-        data, codes, bases, scales, minima, units, place, up_rows, k_tiles, x + row * x_stride, valid, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
-    )  # fmt: skip
+    met = TileRows(x.data + row * x.stride, valid, None, 0)
+    gate, up = multiply_two(matrix, place, up_rows, met, FEATURES, ROW_TILE, K_TILE)
     block = place // _ROW_BLOCK
     up_block = block + up_rows // _ROW_BLOCK
-    if bias is not None:
-        bias += expert * (2 * rows)
+    out = OutputOperand(
+        out.data,
+        out.stride,
+        out.features,
+        None if out.bias is None else out.bias + expert * (2 * out.features),
+        None,
+        0,
+        1.0,
+        0.0,
+    )
     if SLICES == 1:
         _finish_entries(
-            gate, up, starts, where, values, x, x_stride, block, up_block, bias, shares, shares_stride,
-            order, count, 0, out, out_stride, feature, rows,
-            PICKS, FEATURES, ROW_TILE, STEP, GELU, ALPHA, LIMIT, UP_OFFSET,
+            gate, up, matrix.escapes, x, block, up_block, shares, shares_stride, order, count, 0,
+            out, feature, kind, PICKS, FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
     else:
         half: tl.constexpr = ROW_TILE // 2
         gate, late_gate = halves(gate, FEATURES, ROW_TILE)
         up, late_up = halves(up, FEATURES, ROW_TILE)
         _finish_entries(
-            gate, up, starts, where, values, x, x_stride, block, up_block, bias, shares, shares_stride,
-            order, count, 0, out, out_stride, feature, rows,
-            PICKS, FEATURES, half, STEP, GELU, ALPHA, LIMIT, UP_OFFSET,
+            gate, up, matrix.escapes, x, block, up_block, shares, shares_stride, order, count, 0,
+            out, feature, kind, PICKS, FEATURES, half, STEP,
         )  # fmt: skip
         _finish_entries(
-            late_gate, late_up, starts, where, values, x, x_stride, block, up_block, bias, shares,
-            shares_stride, order, count, half, out, out_stride, feature, rows,
-            PICKS, FEATURES, half, STEP, GELU, ALPHA, LIMIT, UP_OFFSET,
+            late_gate, late_up, matrix.escapes, x, block, up_block, shares, shares_stride, order,
+            count, half, out, feature, kind, PICKS, FEATURES, half, STEP,
         )  # fmt: skip
 
 
@@ -130,31 +119,22 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
 def _finish_entries(  # limits: exempt (kernel: two tiles of sums, and what a tile of the output is made of)
     gate,
     up,
-    starts,
-    where,
-    values,
+    escapes,
     x,
-    x_stride,
     block,
     up_block,
-    bias,
     shares,
     shares_stride,
     order,
     count,
     first,
     out,
-    out_stride,
     feature,
-    rows,
+    kind,
     PICKS: tl.constexpr,
     FEATURES: tl.constexpr,
     WIDTH: tl.constexpr,
     STEP: tl.constexpr,
-    GELU: tl.constexpr,
-    ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr,
-    UP_OFFSET: tl.constexpr,
 ):
     """finish_gated() of WIDTH entries from number `first` of the tile on."""
     row, slot, valid = entries_of(order, first, count, PICKS, WIDTH)
@@ -162,37 +142,23 @@ def _finish_entries(  # limits: exempt (kernel: two tiles of sums, and what a ti
     if shares is not None:
         share = tl.load(shares + row * shares_stride + slot, mask=valid, other=0.0)
     finish_gated(
-        gate, up, starts, where, values, x + row * x_stride, valid, None, 0, block, up_block,
-        bias, share, out + row * out_stride + slot * rows, feature, rows,
-        FEATURES, WIDTH, STEP, True, GELU, ALPHA, LIMIT, UP_OFFSET,
+        gate, up, escapes, TileRows(x.data + row * x.stride, valid, None, 0), block, up_block, out, share,
+        out.data + row * out.stride + slot * out.features, feature, kind,
+        FEATURES, WIDTH, STEP, True,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
-def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in pointers and strides)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
+def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows, output, and how they are cut)
+    matrix,
     x,
-    bias,
     shares,
     order,
     tiles,
     num_tiles,
-    parts,
-    rows,
-    k,
-    k_tiles,
-    x_stride,
-    shares_stride,
+    out,
     parts_stride,
-    out_stride,
+    shares_stride,
     feature_tiles,
     row_tiles,
     COLUMNS: tl.constexpr,
@@ -201,12 +167,9 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """parts[slot] of each row = share * (x's slot · weightᵀ + bias)."""
+    """Row of slot j, at j * parts_stride of out = share * (x's slot · weightᵀ + bias)."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     if row_tile >= tl.load(num_tiles):
         return
@@ -214,21 +177,17 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     row, slot, valid = entries_of(order + first, 0, count, PICKS, ROW_TILE)
     feature = feature_tile * FEATURES
     place = expert * (feature_tiles * FEATURES) + feature
-    x_rows = x + row * x_stride + slot * k
-    total = multiply(
-        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, None, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
-    )  # fmt: skip
-    total += sum_escapes(
-        starts, where, values, place // _ROW_BLOCK, x_rows, valid, None, 0, FEATURES, ROW_TILE, STEP
-    )
+    x_rows = x.data + row * x.stride + slot * matrix.k
+    met = TileRows(x_rows, valid, None, 0)
+    total = multiply(matrix, place, met, 0, matrix.k_tiles, None, matrix.k, FEATURES, ROW_TILE, K_TILE)
+    total += sum_escapes(matrix.escapes, place // _ROW_BLOCK, met, FEATURES, ROW_TILE, STEP)
     features = feature + tl.arange(0, FEATURES)
-    inside = features < rows
-    if bias is not None:
-        total += tl.load(bias + expert * rows + features, mask=inside, other=0.0)[:, None]
+    inside = features < out.features
+    if out.bias is not None:
+        total += tl.load(out.bias + expert * out.features + features, mask=inside, other=0.0)[:, None]
     if shares is not None:
         total *= tl.load(shares + row * shares_stride + slot, mask=valid, other=0.0)[None, :]
-    out_rows = parts + slot.to(tl.int64) * parts_stride + row * out_stride
+    out_rows = out.data + slot.to(tl.int64) * parts_stride + row * out.stride
     tl.store(out_rows[None, :] + features[:, None], total, mask=inside[:, None] & valid[None, :])
 
 
@@ -250,17 +209,19 @@ def expert_gated(
     out: [max_rows, >= picks * features of a slot]; bias: float32 [experts * rows]; shares: float32
     [max_rows, stride]. groups: in tiles of config.row_tile. config: fitting the matrix."""
     sums = 2 * config.features * config.row_tile // (32 * config.warps)
-    arguments = _arguments(matrix, x, groups, experts, picks, bias, shares, config, halves=2)
+    features = matrix.rows // (2 * experts)
+    arguments = _arguments(matrix, x, groups, experts, picks, shares, config, halves=2)
     return _launch(
         expert_gated_kernel,
-        arguments | gate_arguments(gate) | {
-            "out": out,
-            "out_stride": out.stride(0),
+        arguments
+        | {
+            "kind": gate_operand(gate),
+            "out": output_operand(out, features=features, bias=bias),
             "SLICES": 2 if sums > SLICE_SUMS else 1,
         },
         config,
         most_tiles(rows=max_rows, picks=picks, experts=experts, row_tile=config.row_tile),
-    )  # fmt: skip
+    )
 
 
 def expert_linear(
@@ -278,10 +239,11 @@ def expert_linear(
 ) -> Launch:  # limits: exempt (an op's operands)
     """parts: float32 [picks, >= max_rows, stride]; x: [max_rows, >= picks * k]. The rest as expert_gated()'s
     operands."""
-    arguments = _arguments(matrix, x, groups, experts, picks, bias, shares, config, halves=1)
+    arguments = _arguments(matrix, x, groups, experts, picks, shares, config, halves=1)
+    out = output_operand(parts[0], features=matrix.rows // experts, bias=bias)._replace(data=parts)
     return _launch(
         expert_linear_kernel,
-        arguments | {"parts": parts, "parts_stride": parts.stride(0), "out_stride": parts.stride(1)},
+        arguments | {"out": out, "parts_stride": parts.stride(0)},
         config,
         most_tiles(rows=max_rows, picks=picks, experts=experts, row_tile=config.row_tile),
     )
@@ -293,18 +255,14 @@ def _arguments(
     groups: RowGroups,
     experts: int,
     picks: int,
-    bias: Tensor | None,
     shares: Tensor | None,
     config: LinearConfig,
     *,
     halves: int,
 ) -> dict[str, Any]:  # limits: exempt (an op's operands)
     return {
-        **matrix_arguments(matrix),
-        "rows": matrix.rows // (experts * halves),
-        "x": x,
-        "x_stride": x.stride(0),
-        "bias": bias,
+        "matrix": matrix_operand(matrix),
+        "x": rows_operand(x),
         "shares": shares,
         "shares_stride": 0 if shares is None else shares.stride(0),
         "order": groups.order,

@@ -14,17 +14,23 @@ from torch import Tensor
 from firelane.backends.cuda.device.launch import Launch, Work
 from firelane.backends.cuda.device.linear_config import LinearConfig
 from firelane.backends.cuda.device.shapes import ROW_BLOCK
-from firelane.backends.cuda.kernels.activations import gate_arguments, gated
+from firelane.backends.cuda.kernels.activations import gate_operand, gated
 from firelane.backends.cuda.kernels.matmul.escapes import sum_escapes_of_two
 from firelane.backends.cuda.kernels.matmul.library import LibraryProduct
+from firelane.backends.cuda.kernels.matmul.operands import (
+    OutputOperand,
+    RowsOperand,
+    TileRows,
+    matrix_operand,
+    output_operand,
+    rows_operand,
+)
 from firelane.backends.cuda.kernels.matmul.products import halves, multiply_two, place_tile
 from firelane.backends.cuda.kernels.matmul.tiling import (
     decode_first,
     escape_step,
     fitting,
     launch_of,
-    matrix_arguments,
-    row_arguments,
     tiling,
     transposed_for,
 )
@@ -37,30 +43,15 @@ SLICE_SUMS = 64  # of one thread, gate's and up's, that are finished at once
 
 
 @triton.jit(do_not_specialize=["skipped", "most", "feature_tiles", "row_tiles"])
-def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointers and strides)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
+def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows, output, and how they are cut)
+    matrix,
     x,
-    x_t,
-    bias,
     out,
     sums,
     counts,
+    kind,
     skipped,
     most,
-    rows,
-    k,
-    k_tiles,
-    x_stride,
-    x_t_stride,
-    out_stride,
     sums_stride,
     feature_tiles,
     row_tiles,
@@ -69,18 +60,11 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
     SLICES: tl.constexpr,
     EARLY: tl.constexpr,
     GROUP: tl.constexpr,
-    GELU: tl.constexpr,
-    ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr,
-    UP_OFFSET: tl.constexpr,
 ):
-    """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles. sums: where both
+    """One tile of out; up's rows stand behind all of gate's tiles. kind: GateOperand. sums: where both
     products lie if they are made already, each row as a row of the matrix's rows. skipped: rows of the step
     before those of x and out, which have room for `most`. EARLY: the escapes' products are made first and
     wait in registers, where those have room: behind the main loop nothing else would be read meanwhile."""
@@ -91,52 +75,53 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     if row_tile * ROW_TILE >= count:
         return
     first_row = row_tile * ROW_TILE
-    x += first_row.to(tl.int64) * x_stride
-    if x_t is not None:
-        x_t += first_row
-    out += first_row.to(tl.int64) * out_stride
+    x = RowsOperand(
+        x.data + first_row.to(tl.int64) * x.stride,
+        x.stride,
+        None if x.transposed is None else x.transposed + first_row,
+        x.transposed_stride,
+    )
+    out = OutputOperand(
+        out.data + first_row.to(tl.int64) * out.stride, out.stride, out.features, out.bias, None, 0, 1.0, 0.0
+    )
     count -= first_row
     tokens = tl.arange(0, ROW_TILE)
-    x_rows = x + tokens * x_stride
+    met = TileRows(
+        x.data + tokens * x.stride,
+        tokens < count,
+        None if x.transposed is None else x.transposed + tokens,
+        x.transposed_stride,
+    )
     if EARLY:
-        x_t_rows = None if x_t is None else x_t + tokens
         block = feature // _ROW_BLOCK
         gate_escapes, up_escapes = sum_escapes_of_two(
-            starts, where, values, block, block + up_rows // _ROW_BLOCK, x_rows, tokens < count,
-            x_t_rows, x_t_stride, FEATURES, ROW_TILE, STEP,
-        )  # fmt: skip
+            matrix.escapes, block, block + up_rows // _ROW_BLOCK, met, FEATURES, ROW_TILE, STEP
+        )
     if sums is None:
-        gate, up = multiply_two(
-            data, codes, bases, scales, minima, units, feature, up_rows, k_tiles, x_rows, tokens < count, k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
-        )  # fmt: skip
+        gate, up = multiply_two(matrix, feature, up_rows, met, FEATURES, ROW_TILE, K_TILE)
     else:
         sums += first_row.to(tl.int64) * sums_stride + feature
         places = sums + tokens[None, :] * sums_stride + tl.arange(0, FEATURES)[:, None]
-        gate = tl.load(places, mask=(tokens < count)[None, :], other=0.0)
-        up = tl.load(places + up_rows, mask=(tokens < count)[None, :], other=0.0)
+        gate = tl.load(places, mask=met.valid[None, :], other=0.0)
+        up = tl.load(places + up_rows, mask=met.valid[None, :], other=0.0)
     if EARLY:
         gate += gate_escapes
         up += up_escapes
     if SLICES == 1:
         _finish_rows(
-            gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
-            out_stride, feature, rows, up_rows, count, 0, FEATURES, ROW_TILE, STEP, not EARLY,
-            GELU, ALPHA, LIMIT, UP_OFFSET,
+            gate, up, matrix.escapes, x, out, kind, feature, up_rows, count, 0,
+            FEATURES, ROW_TILE, STEP, not EARLY,
         )  # fmt: skip
     else:
         half: tl.constexpr = ROW_TILE // 2
         gate, late_gate = halves(gate, FEATURES, ROW_TILE)
         up, late_up = halves(up, FEATURES, ROW_TILE)
         _finish_rows(
-            gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
-            out_stride, feature, rows, up_rows, count, 0, FEATURES, half, STEP, True,
-            GELU, ALPHA, LIMIT, UP_OFFSET,
-        )  # fmt: skip
+            gate, up, matrix.escapes, x, out, kind, feature, up_rows, count, 0, FEATURES, half, STEP, True
+        )
         _finish_rows(
-            late_gate, late_up, starts, where, values, x, x_stride, x_t, x_t_stride, bias,
-            out, out_stride, feature, rows, up_rows, count, half, FEATURES, half, STEP, True,
-            GELU, ALPHA, LIMIT, UP_OFFSET,
+            late_gate, late_up, matrix.escapes, x, out, kind, feature, up_rows, count, half,
+            FEATURES, half, STEP, True,
         )  # fmt: skip
 
 
@@ -144,18 +129,11 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
 def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile of the output is made of)
     gate,
     up,
-    starts,
-    where,
-    values,
+    escapes,
     x,
-    x_stride,
-    x_t,
-    x_t_stride,
-    bias,
     out,
-    out_stride,
+    kind,
     feature,
-    rows,
     up_rows,
     count,
     first,
@@ -163,20 +141,20 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     WIDTH: tl.constexpr,
     STEP: tl.constexpr,
     ESCAPES: tl.constexpr,
-    GELU: tl.constexpr,
-    ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr,
-    UP_OFFSET: tl.constexpr,
 ):
     """finish_gated() of rows first .. first + WIDTH of the tile: in two halves if the tile is big, as the
     registers hold few more sums beside gate and up."""
     tokens = tl.arange(0, WIDTH) + first
+    met = TileRows(
+        x.data + tokens * x.stride,
+        tokens < count,
+        None if x.transposed is None else x.transposed + tokens,
+        x.transposed_stride,
+    )
     block = feature // _ROW_BLOCK
     finish_gated(
-        gate, up, starts, where, values, x + tokens * x_stride, tokens < count,
-        None if x_t is None else x_t + tokens, x_t_stride, block, block + up_rows // _ROW_BLOCK,
-        bias, None, out + tokens * out_stride, feature, rows,
-        FEATURES, WIDTH, STEP, ESCAPES, GELU, ALPHA, LIMIT, UP_OFFSET,
+        gate, up, escapes, met, block, block + up_rows // _ROW_BLOCK, out, None,
+        out.data + tokens * out.stride, feature, kind, FEATURES, WIDTH, STEP, ESCAPES,
     )  # fmt: skip
 
 
@@ -184,49 +162,38 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
 def finish_gated(  # limits: exempt (kernel: two tiles of sums, and what a tile of the output is made of)
     gate,
     up,
-    starts,
-    where,
-    values,
-    x_rows,
-    valid,
-    x_t_rows,
-    x_t_stride,
+    escapes,
+    met,
     block,
     up_block,
-    bias,
+    out,
     share,
     out_rows,
     feature,
-    rows,
+    kind,
     FEATURES: tl.constexpr,
     WIDTH: tl.constexpr,
     STEP: tl.constexpr,
     ESCAPES: tl.constexpr,
-    GELU: tl.constexpr,
-    ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr,
-    UP_OFFSET: tl.constexpr,
 ):
-    """Finish sums of WIDTH rows with features feature .., `rows` in all: escapes (if they are still missing),
-    bias, the row's share (if any), and the gate, into out_rows."""
+    """Finish sums of WIDTH rows with features feature .. of `out`: escapes (if they are still missing), bias,
+    the row's share (if any), and the gate, into out_rows."""
     if ESCAPES:
-        gate_escapes, up_escapes = sum_escapes_of_two(
-            starts, where, values, block, up_block, x_rows, valid, x_t_rows, x_t_stride,
-            FEATURES, WIDTH, STEP,
-        )  # fmt: skip
+        gate_escapes, up_escapes = sum_escapes_of_two(escapes, block, up_block, met, FEATURES, WIDTH, STEP)
         gate += gate_escapes
         up += up_escapes
     features = feature + tl.arange(0, FEATURES)
-    inside = features < rows
-    if bias is not None:
-        gate += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)[:, None]
-        up += tl.load(bias + rows + features, mask=inside, other=0.0).to(tl.float32)[:, None]
+    inside = features < out.features
+    if out.bias is not None:
+        up_bias = out.bias + out.features
+        gate += tl.load(out.bias + features, mask=inside, other=0.0).to(tl.float32)[:, None]
+        up += tl.load(up_bias + features, mask=inside, other=0.0).to(tl.float32)[:, None]
     if share is not None:
         gate *= share[None, :]
         up *= share[None, :]
-    result = gated(gate, up, GELU, ALPHA, LIMIT, UP_OFFSET)
+    result = gated(gate, up, kind)
     places = out_rows[None, :] + features[:, None]
-    tl.store(places, result.to(out_rows.dtype.element_ty), mask=inside[:, None] & valid[None, :])
+    tl.store(places, result.to(out_rows.dtype.element_ty), mask=inside[:, None] & met.valid[None, :])
 
 
 def gated_linear(
@@ -291,20 +258,17 @@ def _finish(
     sums_of_one = 2 * config.features * config.row_tile // (32 * config.warps)
     slices = 2 if sums_of_one > SLICE_SUMS else 1
     arguments = {
-        **matrix_arguments(matrix),
+        "matrix": matrix_operand(matrix),
         **tiles,
-        **row_arguments(x, transposed),
-        **gate_arguments(gate),
-        "bias": bias,
-        "out": out,
-        "out_stride": out.stride(0),
+        "x": rows_operand(x, transposed),
+        "kind": gate_operand(gate),
+        "out": output_operand(out, features=matrix.rows // 2, bias=bias),
         "sums": sums,
         "sums_stride": 0 if sums is None else sums.stride(0),
         "skipped": skipped,
         "most": max_rows,
         "counts": counts,
         "COUNT": count,
-        "rows": matrix.rows // 2,
         "SLICES": slices,
         "EARLY": 2 * sums_of_one <= SLICE_SUMS,
         "STEP": escape_step(config.row_tile, transposed) if slices == 1 else 32,

@@ -13,8 +13,9 @@ from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.device.linear_config import LinearConfig
 from firelane.backends.cuda.device.shapes import ROW_BLOCK
 from firelane.backends.cuda.kernels.matmul.escapes import sum_escapes
+from firelane.backends.cuda.kernels.matmul.operands import TileRows, matrix_operand, rows_operand
 from firelane.backends.cuda.kernels.matmul.products import multiply, place_tile
-from firelane.backends.cuda.kernels.matmul.tiling import launch_of, matrix_arguments, tiling
+from firelane.backends.cuda.kernels.matmul.tiling import launch_of, tiling
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.weights.matrices import Matrix
 
@@ -22,23 +23,12 @@ _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
 
 
 @triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
-def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in pointers and strides)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
+def head_linear_kernel(  # limits: exempt (kernel: matrices, rows, output, and how they are cut)
+    matrix,
     x,
     out,
     counts,
     rows,
-    k,
-    k_tiles,
-    x_stride,
     out_stride,
     feature_tiles,
     row_tiles,
@@ -49,12 +39,9 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of a head's columns of out. rows, k: of one head's matrix. The first tile of features takes
+    """One tile of a head's columns of out. rows: of one head's matrix. The first tile of features takes
     the KEEP columns along."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     head = tl.program_id(1)
@@ -64,24 +51,20 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
         return
     tokens = tl.arange(0, ROW_TILE)
     valid = tokens < count
-    x_rows = x + first.to(tl.int64) * x_stride + head * (k + KEEP) + tokens * x_stride
+    x_rows = x.data + first.to(tl.int64) * x.stride + head * (matrix.k + KEEP) + tokens * x.stride
     out_rows = out + first.to(tl.int64) * out_stride + head * (rows + KEEP) + tokens * out_stride
     feature = feature_tile * FEATURES
     place = head * (feature_tiles * FEATURES) + feature
-    total = multiply(
-        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, None, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
-    )  # fmt: skip
-    total += sum_escapes(
-        starts, where, values, place // _ROW_BLOCK, x_rows, valid, None, 0, FEATURES, ROW_TILE, STEP
-    )
+    met = TileRows(x_rows, valid, None, 0)
+    total = multiply(matrix, place, met, 0, matrix.k_tiles, None, matrix.k, FEATURES, ROW_TILE, K_TILE)
+    total += sum_escapes(matrix.escapes, place // _ROW_BLOCK, met, FEATURES, ROW_TILE, STEP)
     features = feature + tl.arange(0, FEATURES)
     mask = (features < rows)[:, None] & valid[None, :]
     tl.store(out_rows[None, :] + features[:, None], total.to(out.dtype.element_ty), mask=mask)
     if KEEP:
         kept = tl.arange(0, KEEP_BLOCK)
         mask = (kept < KEEP)[:, None] & valid[None, :] & (feature_tile == 0)
-        columns = tl.load(x_rows[None, :] + k + kept[:, None], mask=mask)
+        columns = tl.load(x_rows[None, :] + matrix.k + kept[:, None], mask=mask)
         tl.store(out_rows[None, :] + rows + kept[:, None], columns, mask=mask)
 
 
@@ -101,10 +84,9 @@ def head_linear(
     [max_rows, >= heads * (rows + keep)]. config: fitting the matrix."""
     tiles = tiling(matrix.padded_rows // heads, max_rows, config)
     arguments = {
-        **matrix_arguments(matrix),
+        "matrix": matrix_operand(matrix),
         **tiles,
-        "x": x,
-        "x_stride": x.stride(0),
+        "x": rows_operand(x),
         "rows": matrix.rows // heads,
         "out": out,
         "out_stride": out.stride(0),

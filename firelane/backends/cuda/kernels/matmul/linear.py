@@ -16,14 +16,20 @@ from firelane.backends.cuda.kernels.activations import capped
 from firelane.backends.cuda.kernels.matmul.escapes import sum_escapes
 from firelane.backends.cuda.kernels.matmul.library import LibraryProduct
 from firelane.backends.cuda.kernels.matmul.linear_tree import add_to_tree
-from firelane.backends.cuda.kernels.matmul.products import again, halves, multiply, place_tile
+from firelane.backends.cuda.kernels.matmul.operands import (
+    Levels,
+    OutputOperand,
+    TileRows,
+    matrix_operand,
+    output_operand,
+    rows_operand,
+)
+from firelane.backends.cuda.kernels.matmul.products import again, finished, halves, multiply, place_tile
 from firelane.backends.cuda.kernels.matmul.tiling import (
     decode_first,
     escape_step,
     fitting,
     launch_of,
-    matrix_arguments,
-    row_arguments,
     run_arguments,
     tiling,
     transposed_for,
@@ -38,33 +44,13 @@ SLICE_SUMS = 32  # of one thread, that are written at once
 
 
 @triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
-def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointers and strides)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
+def linear_kernel(  # limits: exempt (kernel: matrix, rows, output, and how they are cut)
+    matrix,
     x,
-    x_t,
-    bias,
-    residual,
     out,
     bounds,
     levels,
     counts,
-    rows,
-    k,
-    k_tiles,
-    x_stride,
-    x_t_stride,
-    residual_stride,
-    out_stride,
-    level_stride,
-    level_row_stride,
     feature_tiles,
     row_tiles,
     COUNT: tl.constexpr,
@@ -75,18 +61,13 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
     SLICES: tl.constexpr,
     EARLY: tl.constexpr,
-    SCALE: tl.constexpr,
-    CAP: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of out = (((segment 0 + …) + escapes) + bias) * SCALE + residual, capped.
+    """One tile of out = (((segment 0 + …) + escapes) + bias) * scale + residual, capped.
 
-    Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
+    Registers hold one accumulator: the sums of all segments so far wait in `out`, where its residual must not
     lie. bounds: where segments begin, which are added as a tree then, and wait in `levels` (add_to_tree());
     CUT: some begin within a tile. SEGMENTS 0: all that matrix and rows give lies in `out` already. EARLY: the
     escapes' products are made first and wait in registers, where those have room: behind the main loop
@@ -97,91 +78,77 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     count = tl.load(counts + COUNT) - first
     if count <= 0:
         return
-    out += first.to(tl.int64) * out_stride
-    if residual is not None:
-        residual += first.to(tl.int64) * residual_stride
+    out = OutputOperand(
+        out.data + first.to(tl.int64) * out.stride,
+        out.stride,
+        out.features,
+        out.bias,
+        None if out.residual is None else out.residual + first.to(tl.int64) * out.residual_stride,
+        out.residual_stride,
+        out.scale,
+        out.cap,
+    )
     tokens = tl.arange(0, ROW_TILE)
-    x += first.to(tl.int64) * x_stride
-    x_rows = x + tokens * x_stride
-    if x_t is not None:
-        x_t += first + tokens
-    valid = tokens < count
+    met = TileRows(
+        x.data + first.to(tl.int64) * x.stride + tokens * x.stride,
+        tokens < count,
+        None if x.transposed is None else x.transposed + (first + tokens),
+        x.transposed_stride,
+    )
     feature = feature_tile * FEATURES
     block = feature_tile * (FEATURES // _ROW_BLOCK)
+    starts = matrix.escapes.starts
     has_escapes = tl.load(starts + block) < tl.load(starts + block + FEATURES // _ROW_BLOCK)
     escapes = None
     if EARLY:
-        escapes = sum_escapes(
-            starts, where, values, block, x_rows, valid, x_t, x_t_stride,
-            FEATURES, ROW_TILE, STEP,
-        )  # fmt: skip
-    tiles = k_tiles // max(SEGMENTS, 1)
+        escapes = sum_escapes(matrix.escapes, block, met, FEATURES, ROW_TILE, STEP)
+    tiles = matrix.k_tiles // max(SEGMENTS, 1)
     if levels is not None:
-        levels += first.to(tl.int64) * level_row_stride
+        waiting = Levels(
+            levels.data + first.to(tl.int64) * levels.row_stride, levels.stride, levels.row_stride
+        )
         for segment in range(SEGMENTS):
             run, end = tl.load(bounds + segment), tl.load(bounds + segment + 1)
             total = multiply(
-                data, codes, bases, scales, minima, units, feature, k_tiles, x_rows, valid,
-                run // _TILE, (end + _TILE - 1) // _TILE, run if CUT else None, end if CUT else k,
-                FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
+                matrix, feature, met, run // _TILE, (end + _TILE - 1) // _TILE, run if CUT else None,
+                end if CUT else matrix.k, FEATURES, ROW_TILE, K_TILE,
             )  # fmt: skip
             add_to_tree(
-                out, out_stride, levels, level_stride, level_row_stride, total, segment, bias, residual,
-                residual_stride, feature, rows, count,
-                FEATURES, ROW_TILE, SLICES, SEGMENTS, LEVELS, SCALE,
-            )  # fmt: skip
+                out, waiting, total, segment, feature, count, FEATURES, ROW_TILE, SLICES, SEGMENTS, LEVELS
+            )
     else:
+        bare = OutputOperand(out.data, out.stride, out.features, None, None, 0, 1.0, 0.0)
         for segment in range(SEGMENTS):  # none if SEGMENTS is 0
             total = multiply(
-                data, codes, bases, scales, minima, units, feature, k_tiles, x_rows, valid, segment * tiles,
-                (segment + 1) * tiles, None, k,
-                FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
+                matrix, feature, met, segment * tiles, (segment + 1) * tiles, None, matrix.k,
+                FEATURES, ROW_TILE, K_TILE,
             )  # fmt: skip
             if (segment == SEGMENTS - 1) & ((not has_escapes) | EARLY):
                 add_to_tile(
-                    out, out_stride, total, segment > 0, escapes, has_escapes, bias, residual,
-                    residual_stride, feature, rows, count,
-                    FEATURES, ROW_TILE, SLICES, SCALE, CAP,
-                )  # fmt: skip
+                    out, total, segment > 0, escapes, has_escapes, feature, count, FEATURES, ROW_TILE, SLICES
+                )
             else:
-                add_to_tile(
-                    out, out_stride, total, segment > 0, None, False, None, None, 0, feature, rows, count,
-                    FEATURES, ROW_TILE, SLICES, 1.0, 0.0,
-                )  # fmt: skip
+                add_to_tile(bare, total, segment > 0, None, False, feature, count, FEATURES, ROW_TILE, SLICES)
         if not EARLY:  # noqa: SIM102 (the inner one is known on the device alone)
             if has_escapes | (SEGMENTS == 0):
-                total = sum_escapes(
-                    starts, where, values, block, x_rows, valid, x_t, x_t_stride,
-                    FEATURES, ROW_TILE, STEP,
-                )  # fmt: skip
-                add_to_tile(
-                    out, out_stride, total, True, None, False, bias, residual, residual_stride,
-                    feature, rows, count,
-                    FEATURES, ROW_TILE, SLICES, SCALE, CAP,
-                )  # fmt: skip
+                total = sum_escapes(matrix.escapes, block, met, FEATURES, ROW_TILE, STEP)
+                add_to_tile(out, total, True, None, False, feature, count, FEATURES, ROW_TILE, SLICES)
 
 
 @triton.jit
-def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is made of)
+def add_to_tile(
     out,
-    out_stride,
     total,
     has_earlier,
     escapes,
     has_escapes,
-    bias,
-    residual,
-    residual_stride,
     feature,
-    rows,
     count,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     SLICES: tl.constexpr,
-    SCALE: tl.constexpr,
-    CAP: tl.constexpr,
 ):
-    """out = (((out + total) + escapes) + bias) * SCALE + residual, capped; what lies in `out` counts as 0 if
+    """out = (((out + total) + escapes) + bias) * scale + residual, capped; what lies in `out` counts as 0 if
     not has_earlier. escapes: None in more than one slice; left out, not added as zeros, if not has_escapes.
 
     In SLICES runs of rows (1 or 4), one after the other: so few addresses are needed at a time that they fit
@@ -190,73 +157,29 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
     features = feature + tl.arange(0, FEATURES)
     tl.debug_barrier()
     if SLICES == 1:
-        _add_rows(
-            out, out_stride, total, has_earlier, escapes, has_escapes, bias, residual, residual_stride,
-            features, rows, count,
-            0, ROW_TILE, SCALE, CAP,
-        )  # fmt: skip
+        _add_rows(out, total, has_earlier, escapes, has_escapes, features, count, 0, ROW_TILE)
     else:
         quarter: tl.constexpr = ROW_TILE // 4
         lower, upper = halves(total, FEATURES, ROW_TILE)
         first, second = halves(lower, FEATURES, ROW_TILE // 2)
         third, fourth = halves(upper, FEATURES, ROW_TILE // 2)
-        _add_rows(
-            out, out_stride, first, has_earlier, None, False, bias, residual, residual_stride,
-            features, rows, count,
-            0 * quarter, quarter, SCALE, CAP,
-        )  # fmt: skip
-        _add_rows(
-            out, out_stride, second, has_earlier, None, False, bias, residual, residual_stride,
-            features, rows, count,
-            1 * quarter, quarter, SCALE, CAP,
-        )  # fmt: skip
-        _add_rows(
-            out, out_stride, third, has_earlier, None, False, bias, residual, residual_stride,
-            features, rows, count,
-            2 * quarter, quarter, SCALE, CAP,
-        )  # fmt: skip
-        _add_rows(
-            out, out_stride, fourth, has_earlier, None, False, bias, residual, residual_stride,
-            features, rows, count,
-            3 * quarter, quarter, SCALE, CAP,
-        )  # fmt: skip
+        _add_rows(out, first, has_earlier, None, False, features, count, 0 * quarter, quarter)
+        _add_rows(out, second, has_earlier, None, False, features, count, 1 * quarter, quarter)
+        _add_rows(out, third, has_earlier, None, False, features, count, 2 * quarter, quarter)
+        _add_rows(out, fourth, has_earlier, None, False, features, count, 3 * quarter, quarter)
 
 
 @triton.jit
-def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is made of)
-    out,
-    out_stride,
-    total,
-    has_earlier,
-    escapes,
-    has_escapes,
-    bias,
-    residual,
-    residual_stride,
-    features,
-    rows,
-    count,
-    first,
-    WIDTH: tl.constexpr,
-    SCALE: tl.constexpr,
-    CAP: tl.constexpr,
-):
+def _add_rows(out, total, has_earlier, escapes, has_escapes, features, count, first, WIDTH: tl.constexpr):
     """add_to_tile() of rows first .. first + WIDTH of the tile."""
     tokens = again(first) + tl.arange(0, WIDTH)
-    mask = (features < rows)[:, None] & (tokens < count)[None, :]
-    places = out + tokens[None, :] * out_stride + features[:, None]
+    mask = (features < out.features)[:, None] & (tokens < count)[None, :]
+    places = out.data + tokens[None, :] * out.stride + features[:, None]
     total = tl.load(places, mask=mask & has_earlier, other=0.0) + total
     if escapes is not None:
         total = tl.where(has_escapes, total + escapes, total)
-    if bias is not None:
-        total += tl.load(bias + features, mask=features < rows, other=0.0).to(tl.float32)[:, None]
-    if SCALE != 1.0:
-        total *= SCALE
-    if residual is not None:
-        total += tl.load(
-            residual + tokens[None, :] * residual_stride + features[:, None], mask=mask, other=0.0
-        )
-    tl.store(places, capped(total, CAP), mask=mask)
+    total = finished(out, total, features, tokens, mask)
+    tl.store(places, capped(total, out.cap), mask=mask)
 
 
 def linear(
@@ -288,34 +211,30 @@ def linear(
     if config.decode_first and not isinstance(matrix, PlainMatrix):
         decode, matrix = decode_first(matrix, scratch)
         works.append(decode)
-    run = run_arguments(matrix, order)
+    run = run_arguments(order)
     if config.library and isinstance(matrix, PlainMatrix):
         works.append(LibraryProduct(x=x, weights=matrix.data[: matrix.rows, : matrix.k], out=out))
         run, config = run | {"SEGMENTS": 0}, FINISH
     config = fitting(config, matrix, matrix.padded_rows)
     tiles = tiling(matrix.padded_rows, max_rows, config)
     slices = 4 if config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1
+    waiting = None
+    if levels is not None and order.is_tree:
+        waiting = Levels(data=levels, stride=levels.stride(0), row_stride=levels.stride(1))
     arguments = {
-        **matrix_arguments(matrix),
+        "matrix": matrix_operand(matrix),
         **tiles,
-        **row_arguments(x, transposed),
+        "x": rows_operand(x, transposed),
+        "out": output_operand(
+            out, features=matrix.rows, bias=bias, residual=residual, scale=scale, cap=softcap
+        ),
         "counts": counts,
         "COUNT": count,
-        "rows": matrix.rows,
         **run,
         "STEP": escape_step(config.row_tile, transposed),
-        "bias": bias,
-        "residual": residual,
-        "out": out,
-        "residual_stride": 0 if residual is None else residual.stride(0),
-        "out_stride": out.stride(0),
-        "SCALE": scale,
-        "CAP": softcap,
         "SLICES": slices,
         "EARLY": slices == 1 and run["SEGMENTS"] > 0 and levels is None,
-        "levels": levels if order.is_tree else None,
-        "level_stride": 0 if levels is None else levels.stride(0),
-        "level_row_stride": 0 if levels is None else levels.stride(1),
+        "levels": waiting,
         "LEVELS": order.levels,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)

@@ -13,13 +13,12 @@ from firelane.backends.cuda.device.launch import Work
 from firelane.backends.cuda.device.linear_config import LinearConfig
 from firelane.backends.cuda.device.shapes import K_TILE
 from firelane.backends.cuda.kernels.matmul.escapes import sum_escapes
+from firelane.backends.cuda.kernels.matmul.operands import TileRows, matrix_operand, rows_operand
 from firelane.backends.cuda.kernels.matmul.products import multiply, place_tile
 from firelane.backends.cuda.kernels.matmul.tiling import (
     escape_step,
     fitting,
     launch_of,
-    matrix_arguments,
-    row_arguments,
     run_arguments,
     tiling,
     transposed_for,
@@ -31,26 +30,13 @@ _TILE = tl.constexpr(K_TILE)
 
 
 @triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
-def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in pointers and strides)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
+def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows, output, and how they are cut)
+    matrix,
     x,
-    x_t,
     parts,
     bounds,
     counts,
     rows,
-    k,
-    k_tiles,
-    x_stride,
-    x_t_stride,
     parts_stride,
     out_stride,
     feature_tiles,
@@ -62,9 +48,6 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """One tile of one part: parts[s] = segment s, parts[SEGMENTS] = escapes. Those are few and wait long for
@@ -72,43 +55,38 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     as of linear_kernel(); there are no escapes then."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     part = tl.program_id(1)
-    tiles = k_tiles // SEGMENTS
+    tiles = matrix.k_tiles // SEGMENTS
     first = row_tile * ROW_TILE
     count = tl.load(counts + COUNT) - first
     if count <= 0:
         return
     tokens = tl.arange(0, ROW_TILE)
-    valid = tokens < count
-    x += first.to(tl.int64) * x_stride
-    x_rows = x + tokens * x_stride
-    if x_t is not None:
-        x_t += first + tokens
+    met = TileRows(
+        x.data + first.to(tl.int64) * x.stride + tokens * x.stride,
+        tokens < count,
+        None if x.transposed is None else x.transposed + (first + tokens),
+        x.transposed_stride,
+    )
     features = feature_tile * FEATURES + tl.arange(0, FEATURES)
     parts += part.to(tl.int64) * parts_stride + first.to(tl.int64) * out_stride
     places = parts + tokens[None, :] * out_stride + features[:, None]
-    mask = (features < rows)[:, None] & valid[None, :]
+    mask = (features < rows)[:, None] & met.valid[None, :]
     if bounds is not None:
         run, end = tl.load(bounds + part), tl.load(bounds + part + 1)
-        begin = run if CUT else None
         total = multiply(
-            data, codes, bases, scales, minima, units, feature_tile * FEATURES, k_tiles, x_rows, valid,
-            run // _TILE, (end + _TILE - 1) // _TILE, begin, end if CUT else k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
+            matrix, feature_tile * FEATURES, met, run // _TILE, (end + _TILE - 1) // _TILE,
+            run if CUT else None, end if CUT else matrix.k, FEATURES, ROW_TILE, K_TILE,
         )  # fmt: skip
         tl.store(places, total, mask=mask)
     elif part < SEGMENTS:
         total = multiply(
-            data, codes, bases, scales, minima, units, feature_tile * FEATURES, k_tiles, x_rows, valid,
-            part * tiles, (part + 1) * tiles, None, k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
+            matrix, feature_tile * FEATURES, met, part * tiles, (part + 1) * tiles, None, matrix.k,
+            FEATURES, ROW_TILE, K_TILE,
         )  # fmt: skip
         tl.store(places, total, mask=mask)
     else:
         block = feature_tile * (FEATURES // 64)
-        total = sum_escapes(
-            starts, where, values, block, x_rows, valid, x_t, x_t_stride,
-            FEATURES, ROW_TILE, STEP,
-        )  # fmt: skip
+        total = sum_escapes(matrix.escapes, block, met, FEATURES, ROW_TILE, STEP)
         tl.store(places, total, mask=mask)
 
 
@@ -131,13 +109,13 @@ def linear_parts(
     config = fitting(config, matrix, matrix.padded_rows)
     tiles = tiling(matrix.padded_rows, max_rows, config)
     arguments = {
-        **matrix_arguments(matrix),
+        "matrix": matrix_operand(matrix),
         **tiles,
-        **row_arguments(x, transposed),
+        "x": rows_operand(x, transposed),
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
-        **run_arguments(matrix, order),
+        **run_arguments(order),
         "STEP": escape_step(config.row_tile, transposed),
         "parts": parts,
         "parts_stride": parts.stride(0),

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from firelane.backends.cuda.device.shapes import K_TILE
 from firelane.backends.cuda.kernels.matmul.coded import decode_lower, decode_upper
-from firelane.backends.cuda.kernels.matmul.quantised import half_tile, rows_of, scales_of, units_of
+from firelane.backends.cuda.kernels.matmul.quantised import half_tile
 
 _TILE = tl.constexpr(K_TILE)
 _HALF = tl.constexpr(K_TILE // 2)
@@ -48,31 +48,35 @@ def halves(tile, FEATURES: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def load_rows(  # limits: exempt (kernel: rows, and what of them counts)
-    x_rows, valid, inputs, begin, k, RAGGED: tl.constexpr
-):
+def finished(out, total, features, tokens, mask):
+    """(total + bias) * scale + residual, of so many features and rows of `out`, an OutputOperand."""
+    if out.bias is not None:
+        total += tl.load(out.bias + features, mask=features < out.features, other=0.0).to(tl.float32)[:, None]
+    if out.scale != 1.0:
+        total *= out.scale
+    if out.residual is not None:
+        places = out.residual + tokens[None, :] * out.residual_stride + features[:, None]
+        total += tl.load(places, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
+def load_rows(met, inputs, begin, k, RAGGED: tl.constexpr):
     """[inputs, rows] of x. What lies before `begin`, if that is no None, behind k, or in rows that are not
     valid, counts as 0: it may be NaN."""
-    mask = valid[None, :]
+    mask = met.valid[None, :]
     if begin is not None:
         mask = mask & (inputs >= begin)[:, None]
     if RAGGED:
         mask = mask & (inputs < k)[:, None]
-    return tl.load(x_rows[None, :] + inputs[:, None], mask=mask, other=0.0)
+    return tl.load(met.rows[None, :] + inputs[:, None], mask=mask, other=0.0)
 
 
 @triton.jit
-def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and rows)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
+def multiply(
+    matrix,
     feature,
-    k_tiles,
-    x_rows,
-    valid,
+    met,
     first_tile,
     end_tile,
     begin,
@@ -80,155 +84,112 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
 ):
-    """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows, over its tiles of inputs
-    first_tile .. end_tile, of k_tiles, and there from `begin` to k. NUMBERS None: scales and minima are, too,
-    then; codes None: the plain form. But for that one FEATURES are a block of rows, and K_TILE does not
-    matter."""
+    """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows (TileRows), over its tiles
+    of inputs first_tile .. end_tile, and there from `begin` to k. But for the plain form FEATURES are a block
+    of rows, and K_TILE does not matter."""
+    ragged: tl.constexpr = matrix.ragged or begin is not None  # pyright: ignore[reportAssignmentType]
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     rows = tl.arange(0, FEATURES)[:, None]
-    if NUMBERS is not None:
+    if matrix.numbers is not None:
         block = feature // FEATURES
-        data, scales = rows_of(data, block, k_tiles, NUMBERS), scales_of(scales, block, k_tiles, GROUP_SIZE)
         low, high = None, None
-        if units is not None:
-            units = units_of(units, block, k_tiles, minima is not None)
-        if minima is not None:
-            minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
-        if bases is not None:
-            low, high = tl.load(bases + 2 * block), tl.load(bases + 2 * block + 1)
+        if matrix.bases is not None:
+            low, high = tl.load(matrix.bases + 2 * block), tl.load(matrix.bases + 2 * block + 1)
         for tile in range(first_tile, end_tile):
             half = tl.arange(0, _HALF) + tile * _TILE
-            lower_met = load_rows(x_rows, valid, half, begin, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, half + _HALF, begin, k, RAGGED)
-            weights = half_tile(
-                data, scales, minima, units, low, high, tile, k_tiles, False,
-                NUMBERS, GROUP_SIZE,
-            )  # fmt: skip
-            total = tl.dot(weights, lower_met, total)
-            weights = half_tile(
-                data, scales, minima, units, low, high, tile, k_tiles, True,
-                NUMBERS, GROUP_SIZE,
-            )  # fmt: skip
-            total = tl.dot(weights, upper_met, total)
-    elif codes is None:
-        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
+            lower = load_rows(met, half, begin, k, ragged)
+            upper = load_rows(met, half + _HALF, begin, k, ragged)
+            total = tl.dot(half_tile(matrix, block, low, high, tile, False), lower, total)
+            total = tl.dot(half_tile(matrix, block, low, high, tile, True), upper, total)
+    elif matrix.codes is None:
+        data = plain_rows(matrix, feature, rows)
         for at in range(first_tile * _TILE, end_tile * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
-            met = load_rows(x_rows, valid, inputs, begin, k, RAGGED)
-            total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
+            x = load_rows(met, inputs, begin, k, ragged)
+            total = tl.dot(tl.load(data + inputs[None, :]), x, total, input_precision="ieee")
     else:
-        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
-        codes += feature.to(tl.int64) * (k_tiles * _HALF) + rows * (k_tiles * _HALF)
-        base = tl.load(bases + feature // FEATURES).to(tl.int32)
+        data, codes = plain_rows(matrix, feature, rows), code_rows(matrix, feature, rows)
+        base = tl.load(matrix.bases + feature // FEATURES).to(tl.int32)
         for tile in range(first_tile, end_tile):
             half = tl.arange(0, _HALF)
             lower, upper = half + tile * _TILE, half + (tile * _TILE + _HALF)
             code = tl.load(codes + (half + tile * _HALF)[None, :])
-            lower_met = load_rows(x_rows, valid, lower, begin, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, upper, begin, k, RAGGED)
+            lower_x = load_rows(met, lower, begin, k, ragged)
+            upper_x = load_rows(met, upper, begin, k, ragged)
             lower_low, upper_low = tl.load(data + lower[None, :]), tl.load(data + upper[None, :])
-            total = tl.dot(decode_lower(lower_low, code, base), lower_met, total)
-            total = tl.dot(decode_upper(upper_low, code, base), upper_met, total)
+            total = tl.dot(decode_lower(lower_low, code, base), lower_x, total)
+            total = tl.dot(decode_upper(upper_low, code, base), upper_x, total)
     return total
 
 
 @triton.jit
-def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, and rows)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
+def plain_rows(matrix, feature, rows):
+    """Pointers to where rows of the matrix, or of its lower bytes, begin."""
+    return matrix.data + (feature.to(tl.int64) * (matrix.k_tiles * _TILE) + rows * (matrix.k_tiles * _TILE))
+
+
+@triton.jit
+def code_rows(matrix, feature, rows):
+    """Pointers to where the codes of rows of the matrix begin."""
+    return matrix.codes + (feature.to(tl.int64) * (matrix.k_tiles * _HALF) + rows * (matrix.k_tiles * _HALF))
+
+
+@triton.jit
+def multiply_two(
+    matrix,
     feature,
     distance,
-    k_tiles,
-    x_rows,
-    valid,
-    k,
+    met,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
 ):
     """multiply() over all inputs, of features feature .. and of those that stand `distance` rows behind;
     rows are read once for both."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     other = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     rows = tl.arange(0, FEATURES)[:, None]
-    if NUMBERS is not None:
+    if matrix.numbers is not None:
         block, other_block = feature // FEATURES, (feature + distance) // FEATURES
-        other_data = rows_of(data, other_block, k_tiles, NUMBERS)
-        other_scales = scales_of(scales, other_block, k_tiles, GROUP_SIZE)
-        data, scales = rows_of(data, block, k_tiles, NUMBERS), scales_of(scales, block, k_tiles, GROUP_SIZE)
-        other_minima, other_units, low, high, other_low, other_high = None, None, None, None, None, None
-        if units is not None:
-            other_units = units_of(units, other_block, k_tiles, minima is not None)
-            units = units_of(units, block, k_tiles, minima is not None)
-        if minima is not None:
-            other_minima = scales_of(minima, other_block, k_tiles, GROUP_SIZE)
-            minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
-        if bases is not None:
-            low, high = tl.load(bases + 2 * block), tl.load(bases + 2 * block + 1)
-            other_low, other_high = tl.load(bases + 2 * other_block), tl.load(bases + 2 * other_block + 1)
-        for tile in range(k_tiles):
+        low, high, other_low, other_high = None, None, None, None
+        if matrix.bases is not None:
+            low, high = tl.load(matrix.bases + 2 * block), tl.load(matrix.bases + 2 * block + 1)
+            other_low = tl.load(matrix.bases + 2 * other_block)
+            other_high = tl.load(matrix.bases + 2 * other_block + 1)
+        for tile in range(matrix.k_tiles):
             half = tl.arange(0, _HALF) + tile * _TILE
-            lower_met = load_rows(x_rows, valid, half, None, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, half + _HALF, None, k, RAGGED)
-            weights = half_tile(
-                data, scales, minima, units, low, high, tile, k_tiles, False,
-                NUMBERS, GROUP_SIZE,
-            )  # fmt: skip
-            total = tl.dot(weights, lower_met, total)
-            weights = half_tile(
-                data, scales, minima, units, low, high, tile, k_tiles, True,
-                NUMBERS, GROUP_SIZE,
-            )  # fmt: skip
-            total = tl.dot(weights, upper_met, total)
-            weights = half_tile(
-                other_data, other_scales, other_minima, other_units, other_low, other_high, tile, k_tiles,
-                False, NUMBERS, GROUP_SIZE,
-            )  # fmt: skip
-            other = tl.dot(weights, lower_met, other)
-            weights = half_tile(
-                other_data, other_scales, other_minima, other_units, other_low, other_high, tile, k_tiles,
-                True, NUMBERS, GROUP_SIZE,
-            )  # fmt: skip
-            other = tl.dot(weights, upper_met, other)
-    elif codes is None:
-        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
-        other_data = data + distance.to(tl.int64) * (k_tiles * _TILE)
-        for at in range(0, k_tiles * _TILE, K_TILE):
+            lower = load_rows(met, half, None, matrix.k, matrix.ragged)
+            upper = load_rows(met, half + _HALF, None, matrix.k, matrix.ragged)
+            total = tl.dot(half_tile(matrix, block, low, high, tile, False), lower, total)
+            total = tl.dot(half_tile(matrix, block, low, high, tile, True), upper, total)
+            other = tl.dot(half_tile(matrix, other_block, other_low, other_high, tile, False), lower, other)
+            other = tl.dot(half_tile(matrix, other_block, other_low, other_high, tile, True), upper, other)
+    elif matrix.codes is None:
+        data = plain_rows(matrix, feature, rows)
+        other_data = data + distance.to(tl.int64) * (matrix.k_tiles * _TILE)
+        for at in range(0, matrix.k_tiles * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
-            met = load_rows(x_rows, valid, inputs, None, k, RAGGED)
-            total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
-            other = tl.dot(tl.load(other_data + inputs[None, :]), met, other, input_precision="ieee")
+            x = load_rows(met, inputs, None, matrix.k, matrix.ragged)
+            total = tl.dot(tl.load(data + inputs[None, :]), x, total, input_precision="ieee")
+            other = tl.dot(tl.load(other_data + inputs[None, :]), x, other, input_precision="ieee")
     else:
-        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
-        other_data = data + distance.to(tl.int64) * (k_tiles * _TILE)
-        codes += feature.to(tl.int64) * (k_tiles * _HALF) + rows * (k_tiles * _HALF)
-        other_codes = codes + distance.to(tl.int64) * (k_tiles * _HALF)
-        base = tl.load(bases + feature // FEATURES).to(tl.int32)
-        other_base = tl.load(bases + (feature + distance) // FEATURES).to(tl.int32)
-        for tile in range(k_tiles):
+        data, codes = plain_rows(matrix, feature, rows), code_rows(matrix, feature, rows)
+        other_data = data + distance.to(tl.int64) * (matrix.k_tiles * _TILE)
+        other_codes = codes + distance.to(tl.int64) * (matrix.k_tiles * _HALF)
+        base = tl.load(matrix.bases + feature // FEATURES).to(tl.int32)
+        other_base = tl.load(matrix.bases + (feature + distance) // FEATURES).to(tl.int32)
+        for tile in range(matrix.k_tiles):
             half = tl.arange(0, _HALF)
             lower, upper = half + tile * _TILE, half + (tile * _TILE + _HALF)
-            lower_met = load_rows(x_rows, valid, lower, None, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, upper, None, k, RAGGED)
+            lower_x = load_rows(met, lower, None, matrix.k, matrix.ragged)
+            upper_x = load_rows(met, upper, None, matrix.k, matrix.ragged)
             code = tl.load(codes + (half + tile * _HALF)[None, :])
-            low = tl.load(data + lower[None, :])
-            total = tl.dot(decode_lower(low, code, base), lower_met, total)
-            low = tl.load(data + upper[None, :])
-            total = tl.dot(decode_upper(low, code, base), upper_met, total)
+            total = tl.dot(decode_lower(tl.load(data + lower[None, :]), code, base), lower_x, total)
+            total = tl.dot(decode_upper(tl.load(data + upper[None, :]), code, base), upper_x, total)
             code = tl.load(other_codes + (half + tile * _HALF)[None, :])
             low = tl.load(other_data + lower[None, :])
-            other = tl.dot(decode_lower(low, code, other_base), lower_met, other)
+            other = tl.dot(decode_lower(low, code, other_base), lower_x, other)
             low = tl.load(other_data + upper[None, :])
-            other = tl.dot(decode_upper(low, code, other_base), upper_met, other)
+            other = tl.dot(decode_upper(low, code, other_base), upper_x, other)
     return total, other

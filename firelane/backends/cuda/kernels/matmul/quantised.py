@@ -12,6 +12,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.device.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.kernels.matmul.operands import matrix_operand
 from firelane.backends.cuda.kernels.matmul.quantised_ptx import (
     constraints_of,
     decode_text,
@@ -51,22 +52,23 @@ def decode(code, scale, minimum, low, high, NUMBERS: tl.constexpr, UPPER: tl.con
 
 
 @triton.jit
-def rows_of(data, block, k_tiles, NUMBERS: tl.constexpr):
-    """Offsets of the rows of a block: int64 [ROW_BLOCK, 1]."""
+def rows_of(matrix, block):
+    """Pointers to where the rows of a block begin: [ROW_BLOCK, 1]."""
     rows = (block * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)).to(tl.int64)[:, None]
-    return data + rows * (k_tiles * (_HALF if is_half(NUMBERS) else _TILE))
+    return matrix.data + rows * (matrix.k_tiles * (_HALF if is_half(matrix.numbers) else _TILE))
 
 
 @triton.jit
-def scales_of(scales, block, k_tiles, GROUP_SIZE: tl.constexpr):
-    """Offset of a block's scales, or minima."""
-    return scales + block.to(tl.int64) * (k_tiles * _TILE // GROUP_SIZE * _ROW_BLOCK)
+def heads_from(heads, matrix, block):
+    """Pointer to where a block's scales begin, or its minima."""
+    return heads + block.to(tl.int64) * (matrix.k_tiles * _TILE // matrix.group_size * _ROW_BLOCK)
 
 
 @triton.jit
-def units_of(units, block, k_tiles, MINIMA: tl.constexpr):
-    """Offset of a block's units; those of minima stand behind those of scales."""
-    return units + block.to(tl.int64) * ((1 + MINIMA) * (k_tiles // 2) * _ROW_BLOCK)
+def units_from(matrix, block):
+    """Pointer to where a block's units begin; those of minima stand behind those of scales."""
+    kinds: tl.constexpr = 1 + (matrix.minima is not None)  # pyright: ignore[reportAssignmentType]
+    return matrix.units + block.to(tl.int64) * (kinds * (matrix.k_tiles // 2) * _ROW_BLOCK)
 
 
 @triton.jit
@@ -80,83 +82,56 @@ def head_numbers(heads):
 
 
 @triton.jit
-def heads_of(heads, units, places, unit):
-    """float32 [ROW_BLOCK, groups, 1]: scales or minima. unit: where their units lie."""
+def heads_of(heads, units, places):
+    """float32 [ROW_BLOCK, groups, 1]: scales or minima. units: where their units of this tile lie, if any."""
     found = head_numbers(tl.load(heads + places))
     if units is not None:
-        found *= tl.load(units + unit + tl.arange(0, _ROW_BLOCK)[:, None]).to(tl.float32)
+        found *= tl.load(units + tl.arange(0, _ROW_BLOCK)[:, None]).to(tl.float32)
     return found[:, :, None]
 
 
 @triton.jit
-def codes_of(data, tile, UPPER: tl.constexpr, NUMBERS: tl.constexpr):
-    """Bytes with the codes of the lower or upper half of a tile of inputs; data: where each row begins."""
+def codes_of(rows, tile, UPPER: tl.constexpr, NUMBERS: tl.constexpr):
+    """Bytes with the codes of the lower or upper half of a tile of inputs; rows: where each one begins."""
     first = tile * _HALF if is_half(NUMBERS) else tile * _TILE + UPPER * _HALF
-    return tl.load(data + (first + tl.arange(0, _HALF))[None, :])
+    return tl.load(rows + (first + tl.arange(0, _HALF))[None, :])
 
 
 @triton.jit
-def half_tile(  # limits: exempt (kernel: a matrix in pointers)
-    data,
-    scales,
-    minima,
-    units,
-    low,
-    high,
-    tile,
-    k_tiles,
-    UPPER: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
-):
-    """bf16 [ROW_BLOCK, half of a tile]: weights of a block of rows. scales, minima, units: of the block."""
-    groups: tl.constexpr = max(_HALF // GROUP_SIZE, 1)  # pyright: ignore[reportAssignmentType]
-    code = tl.reshape(codes_of(data, tile, UPPER, NUMBERS), (_ROW_BLOCK, groups, _HALF // groups))
-    group = (tile * _TILE + UPPER * _HALF) // GROUP_SIZE + tl.arange(0, groups)
+def half_tile(matrix, block, low, high, tile, UPPER: tl.constexpr):
+    """bf16 [ROW_BLOCK, half of a tile]: weights of a block of rows. low, high: the block's bounds, if any."""
+    groups: tl.constexpr = max(_HALF // matrix.group_size, 1)  # pyright: ignore[reportAssignmentType]
+    code = codes_of(rows_of(matrix, block), tile, UPPER, matrix.numbers)
+    code = tl.reshape(code, (_ROW_BLOCK, groups, _HALF // groups))
+    group = (tile * _TILE + UPPER * _HALF) // matrix.group_size + tl.arange(0, groups)
     places = group[None, :] * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)[:, None]
-    unit = tile // 2 * _ROW_BLOCK
-    scale = heads_of(scales, units, places, unit)
+    units = None
+    if matrix.units is not None:
+        units = units_from(matrix, block) + tile // 2 * _ROW_BLOCK
+    scale = heads_of(heads_from(matrix.scales, matrix, block), units, places)
     minimum = None
-    if minima is not None:
-        minimum = heads_of(minima, units, places, unit + k_tiles // 2 * _ROW_BLOCK)
-    return tl.reshape(decode(code, scale, minimum, low, high, NUMBERS, UPPER), (_ROW_BLOCK, _HALF))
+    if matrix.minima is not None:
+        if units is not None:
+            units += matrix.k_tiles // 2 * _ROW_BLOCK
+        minimum = heads_of(heads_from(matrix.minima, matrix, block), units, places)
+    weights = decode(code, scale, minimum, low, high, matrix.numbers, UPPER)
+    return tl.reshape(weights, (_ROW_BLOCK, _HALF))
 
 
 @triton.jit
-def decode_matrix_kernel(  # limits: exempt (kernel: a matrix in pointers)
-    data,
-    bounds,
-    scales,
-    minima,
-    units,
-    out,
-    k_tiles,
-    TILES: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
-):
+def decode_matrix_kernel(matrix, out, TILES: tl.constexpr):
     """A row block's TILES tiles of inputs."""
     block = tl.program_id(1)
-    data, scales = rows_of(data, block, k_tiles, NUMBERS), scales_of(scales, block, k_tiles, GROUP_SIZE)
     low, high = None, None
-    if minima is not None:
-        minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
-    if units is not None:
-        units = units_of(units, block, k_tiles, minima is not None)
-    if bounds is not None:
-        low, high = tl.load(bounds + 2 * block), tl.load(bounds + 2 * block + 1)
+    if matrix.bases is not None:
+        low, high = tl.load(matrix.bases + 2 * block), tl.load(matrix.bases + 2 * block + 1)
     rows = (tl.arange(0, _ROW_BLOCK) + block * _ROW_BLOCK).to(tl.int64)[:, None]
-    out += rows * (k_tiles * _TILE) + tl.arange(0, _HALF)[None, :]
+    out += rows * (matrix.k_tiles * _TILE) + tl.arange(0, _HALF)[None, :]
     first = tl.program_id(0) * TILES
-    for tile in range(first, min(first + TILES, k_tiles)):
+    for tile in range(first, min(first + TILES, matrix.k_tiles)):
         at = out + tile * _TILE
-        tl.store(
-            at, half_tile(data, scales, minima, units, low, high, tile, k_tiles, False, NUMBERS, GROUP_SIZE)
-        )
-        tl.store(
-            at + _HALF,
-            half_tile(data, scales, minima, units, low, high, tile, k_tiles, True, NUMBERS, GROUP_SIZE),
-        )
+        tl.store(at, half_tile(matrix, block, low, high, tile, False))
+        tl.store(at + _HALF, half_tile(matrix, block, low, high, tile, True))
 
 
 def decode_matrix(matrix: QuantisedMatrix, out: Tensor) -> tuple[Launch, PlainMatrix]:
@@ -169,18 +144,7 @@ def decode_matrix(matrix: QuantisedMatrix, out: Tensor) -> tuple[Launch, PlainMa
     launch = Launch(
         kernel=decode_matrix_kernel,
         grid=(-(-k // (K_TILE * _TILES)), rows // ROW_BLOCK),
-        arguments={
-            "data": matrix.data,
-            "bounds": matrix.bounds,
-            "scales": matrix.scales,
-            "minima": matrix.minima,
-            "units": matrix.units,
-            "out": data,
-            "k_tiles": k // K_TILE,
-            "TILES": _TILES,
-            "NUMBERS": matrix.numbers,
-            "GROUP_SIZE": matrix.group_size,
-        },
+        arguments={"matrix": matrix_operand(matrix), "out": data, "TILES": _TILES},
         warps=4,
         stages=2,
     )

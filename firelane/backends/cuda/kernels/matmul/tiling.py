@@ -17,41 +17,7 @@ from firelane.backends.cuda.kernels.matmul.transpose import are_worth, transpose
 from firelane.backends.cuda.step.sum_order import SumOrder
 from firelane.backends.cuda.weights.matrices import CodedMatrix, Matrix, PlainMatrix, QuantisedMatrix
 
-_FORM_ARGUMENTS = ("data", "codes", "bases", "scales", "minima", "units", "NUMBERS", "GROUP_SIZE")
 GROUP = 8  # row tiles that meet a tile of features one after the other
-
-
-def matrix_arguments(matrix: Matrix) -> dict[str, Any]:
-    """The matrix in any form, and its escapes."""
-    return {
-        **form_arguments(matrix),
-        "starts": matrix.escapes.starts,
-        "where": matrix.escapes.where,
-        "values": matrix.escapes.values,
-        "k_tiles": matrix.padded_k // K_TILE,
-        "k": matrix.k,
-        "RAGGED": matrix.k != matrix.padded_k,
-    }
-
-
-def form_arguments(matrix: Matrix) -> dict[str, Any]:
-    """Marks that tell the forms apart, without the escapes."""
-    found: dict[str, Any] = dict.fromkeys(_FORM_ARGUMENTS)
-    match matrix:
-        case PlainMatrix():
-            return found | {"data": matrix.data}
-        case CodedMatrix():
-            return found | {"data": matrix.low, "codes": matrix.codes, "bases": matrix.bases}
-        case QuantisedMatrix():
-            return found | {
-                "data": matrix.data,
-                "bases": matrix.bounds,
-                "scales": matrix.scales,
-                "minima": matrix.minima,
-                "units": matrix.units,
-                "NUMBERS": matrix.numbers,
-                "GROUP_SIZE": matrix.group_size,
-            }
 
 
 def decode_first(matrix: CodedMatrix | QuantisedMatrix, scratch: Tensor | None) -> tuple[Launch, PlainMatrix]:
@@ -91,22 +57,12 @@ def transposed_for(
     return [launch], transposed
 
 
-def row_arguments(x: Tensor, transposed: Tensor | None) -> dict[str, Any]:
-    return {
-        "x": x,
-        "x_stride": x.stride(0),
-        "x_t": transposed,
-        "x_t_stride": 0 if transposed is None else transposed.stride(0),
-    }
-
-
-def run_arguments(matrix: Matrix, order: SumOrder) -> dict[str, Any]:
-    """The runs of inputs that are summed apart; behind matrix_arguments()."""
+def run_arguments(order: SumOrder) -> dict[str, Any]:
+    """The runs of inputs that are summed apart."""
     return {
         "bounds": order.bounds,
         "SEGMENTS": order.count,
         "CUT": order.is_ragged,
-        "RAGGED": matrix.k != matrix.padded_k or order.is_ragged,
     }
 
 
