@@ -90,7 +90,7 @@ def test_what_is_released_is_free(acts):
     assert fill(admission, "a") > SEATS
 
 
-def test_a_reservation_is_released_unless_it_was_handed_over():
+def test_a_reservation_is_released_unless_another_owner_has_it():
     admission = make()
 
     def fail() -> None:
@@ -102,9 +102,11 @@ def test_a_reservation_is_released_unless_it_was_handed_over():
         fail()
     assert admission.held == 0
     with admit(admission, 2, "a") as reservation:
-        reservation.handed_over = True
+        passed_on = reservation.pop()
     assert admission.held == 2
     reservation.release()
+    assert admission.held == 2
+    passed_on.release()
     assert admission.held == 0
 
 

@@ -177,7 +177,7 @@ def test_an_engine_that_dies_while_a_prompt_is_tokenised(service, monkeypatch, p
     thread.join(10)
     assert answers[0].status_code == 503
     admission = service.model.admission
-    assert (admission.held, admission._line) == (0, {})
+    assert (admission.held, admission.line) == (0, {})
     service.run(admission.sweep, service.loop.time() + 10_000)
     text = service.http.get("/metrics").text
     assert 'firelane:http_responses_total{status="503"} 1.0' in text
@@ -198,7 +198,7 @@ def test_a_link_that_refuses_leaves_nothing_of_the_request(service, monkeypatch)
     assert post(service, "/v1/completions", {"prompt": "a", "n": 3}).status_code == 503
     assert len(calls) == 1
     admission = service.model.admission
-    assert (admission.held, admission._line) == (0, {})
+    assert (admission.held, admission.line) == (0, {})
     text = service.http.get("/metrics").text
     assert 'firelane:http_responses_total{status="503"} 1.0' in text
     hold(service, held=False)

@@ -8,9 +8,8 @@ import threading
 import pytest
 
 from firelane.errors import EngineDeadError, RequestError
-from firelane.gateway.requests import turn
-from firelane.gateway.requests.run import RequestRun
-from firelane.gateway.requests.turn import SEQUENCE_COST, TimeSlice
+from firelane.gateway.requests import run
+from firelane.gateway.requests.run import SEQUENCE_COST, RequestRun, TimeSlice
 from firelane.text.chat import assistant
 from firelane.text.tokens import encoder
 
@@ -21,7 +20,7 @@ BODY = {"prompt": PROMPTS, "max_tokens": 2}
 @pytest.fixture
 def short_turns(monkeypatch):
     """Of two sequences."""
-    monkeypatch.setattr(turn, "TURN_COST", 2 * SEQUENCE_COST)
+    monkeypatch.setattr(run, "TURN_COST", 2 * SEQUENCE_COST)
 
 
 @pytest.fixture
@@ -29,11 +28,11 @@ def submitted(monkeypatch):
     """The run, once for each of its sequences that was submitted; `at` is called with it and their number."""
     real = RequestRun.submit
 
-    def submit(self, sequence, request):
+    def submit(self, *new):
         runs.append(self)
         if runs.at is not None:
             runs.at(len(runs))
-        real(self, sequence, request)
+        real(self, *new)
 
     class Runs(list):
         at = None
@@ -65,7 +64,7 @@ def test_others_have_their_turns():
         asyncio.get_running_loop().call_soon(seen.append, "other")
         mine = TimeSlice()
         for part in ("a", "b"):
-            await mine.take(turn.TURN_COST // 2)
+            await mine.take(run.TURN_COST // 2)
             seen.append(part)
         await mine.take(1)
         seen.append("c")

@@ -46,9 +46,7 @@ class Terminal:
         sys.stdout.flush()
 
     def show_reasoning(self, text: str) -> None:
-        """What the model thinks before it answers, dim. Where output goes elsewhere, the answer alone is
-        wanted.
-        """
+        """Reasoning, dim. Where output goes elsewhere, the answer alone is wanted."""
         if self._shows_tty:
             sys.stdout.write(f"{DIM}{text.translate(HIDDEN)}{PLAIN}")
             sys.stdout.flush()

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from copy import copy
 from types import TracebackType
-from typing import Protocol
 
 from firelane.errors import EngineDeadError, FirelaneError, QueueFullError, QueueTimeoutError, RequestError
 from firelane.gateway.http.exchange import Exchange
@@ -22,25 +22,14 @@ HELD, EARLY, BACKGROUND = 0, 2, 3
 """Figures of a process in the record of a model. (One that is killed gives back figure 1 to a bucket.)"""
 
 
-class QueuedRequest(Protocol):
-    """A request with the engine, which may not have begun with it."""
-
-    @property
-    def began(self) -> bool:
-        """Its first step has been planned."""
-        ...
-
-    def fail(self, error: FirelaneError) -> None: ...
-
-
 class Reservation:
-    """Room for `sequences` and a part of the tenant's quota. Given back once, by `release` or `close`,
-    whichever comes first; as a context manager it releases what was not handed over to a running request.
+    """Room for `sequences` and a part of the tenant's quota, which one owner gives back once: by `release`,
+    as the context manager does, or by `close`. `pop` passes it on to another owner.
     """
 
     __slots__ = (
         *("_controller", "_held_tokens", "_open", "_quota"),
-        *("arrived_s", "background", "exchange", "handed_over", "sequences", "tenant"),
+        *("arrived_s", "background", "exchange", "sequences", "tenant"),
     )
 
     def __init__(
@@ -52,7 +41,6 @@ class Reservation:
         self.tenant = exchange.request.tenant.name
         arrived_s = exchange.request.arrived_s
         self.arrived_s = controller.usage.now_s() if arrived_s is None else arrived_s
-        self.handed_over = False
         self._controller = controller
         self._quota = quota
         self._held_tokens = 0
@@ -64,8 +52,20 @@ class Reservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if not self.handed_over:
-            self.release()
+        self.release()
+
+    def pop(self) -> Reservation:
+        """Pass what is held on to a new owner (cf. ExitStack.pop_all): this object gives nothing back any
+        more.
+        """
+        passed_on, self._open = copy(self), False
+        return passed_on
+
+    def wait(self, time_out: Callable[[FirelaneError], None]) -> None:
+        """The request is in the engine's queue from now on. time_out: told when it has been there too
+        long.
+        """
+        self._controller.line[self] = (self._controller.usage.now_s(), time_out)
 
     def charge(self, prompt_tokens: int, output_tokens: int) -> None:
         """Hold so many tokens of the quota, at most, now that the prompt's length is known, and tell the
@@ -122,7 +122,8 @@ class AdmissionController:
         self._tenants = tenants
         self._max_queue = max_queue
         self.max_age_s = max_age_s
-        self._line: dict[QueuedRequest, float] = {}  # by arrival
+        self.line: dict[Reservation, tuple[float, Callable[[FirelaneError], None]]] = {}
+        """Requests in the engine's queue, by their arrival there."""
 
     @property
     def held(self) -> int:
@@ -227,6 +228,7 @@ class AdmissionController:
 
     def release(self, reservation: Reservation) -> None:
         """The room of a reservation that ends (called by it)."""
+        self.line.pop(reservation, None)
         if reservation.background:
             self.record.own[BACKGROUND] -= reservation.sequences
             return
@@ -234,26 +236,15 @@ class AdmissionController:
         if reservation.tenant and reservation.sequences:
             self._of_tenant(reservation.tenant).own[HELD] -= reservation.sequences
 
-    def joined(self, request: QueuedRequest, now_s: float) -> None:
-        """The request is in the engine's queue since `now_s`."""
-        self._line[request] = now_s
-
-    def left(self, request: QueuedRequest) -> None:
-        """It has ended. Those that did not join are ignored."""
-        self._line.pop(request, None)
-
     def sweep(self, now_s: float) -> None:
-        """Fail what has waited for too long."""
-        for request, since_s in list(self._line.items()):
+        """Tell those that have waited for too long."""
+        for reservation, (since_s, time_out) in list(self.line.items()):
             if now_s - since_s <= self.max_age_s:
                 return
-            del self._line[request]
-            if not request.began:
-                request.fail(
-                    QueueTimeoutError(
-                        f"the request waited {self.max_age_s:g} s in the queue: try again later"
-                    )
-                )
+            del self.line[reservation]
+            time_out(
+                QueueTimeoutError(f"the request waited {self.max_age_s:g} s in the queue: try again later")
+            )
 
 
 def cache_salt(tenant_salt: bytes, asked: str | None) -> bytes:

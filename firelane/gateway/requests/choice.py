@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.requests.formats import TokenReport
-from firelane.gateway.requests.run import RequestRun
+from firelane.gateway.requests.run import RequestRun, SequenceStats
 from firelane.gateway.requests.sinks import OutputOptions, PieceTokens, ResponseSink
 from firelane.text.deltas import CallStart, Splitter
 from firelane.text.prompt import Prompt
@@ -21,29 +21,23 @@ class Choice:
     """The Sink of one sequence's tokens. `splitter`: None where all text is content."""
 
     __slots__ = (
-        *("_called", "_detokenizer", "_gaps", "_last_s", "_late", "_options", "_sink", "_plain", "_prompt"),
-        *("_prompt_reports", "_reason", "_reports", "_run", "_shown_tokens", "_splitter", "_tail", "_text"),
-        *("_tokenizer", "_tokens", "cached_tokens", "done", "first_of_prompt", "first_s", "generated", "id"),
-        *("disk_tokens", "host_tokens", "peer_tokens", "pages", "planned_s", "reasoning_tokens"),
+        *("_called", "_detokenizer", "_gaps", "_late", "_options", "_pages", "_plain", "_prompt"),
+        *("_prompt_reports", "_reason", "_reports", "_run", "_shown_tokens", "_sink", "_splitter", "_tail"),
+        *("_text", "_tokenizer", "_tokens", "stats"),
     )
 
     def __init__(
         self,
-        request_id: int,
-        run: RequestRun[Choice],
+        stats: SequenceStats,
+        run: RequestRun,
         prompt: Prompt,
         sink: ResponseSink,
         splitter: Splitter | None,
         options: OutputOptions,
         tokenizer: Tokenizer,
     ) -> None:
-        self.id = request_id
-        self.done = False
-        self.first_of_prompt = True
-        self.generated = 0
-        self.cached_tokens = self.host_tokens = self.disk_tokens = self.peer_tokens = 0
-        self.reasoning_tokens = 0
-        self.pages: PagesAt | None = None
+        self.stats = stats
+        self._pages: PagesAt | None = None
         self._run = run
         self._prompt = prompt
         self._sink = sink
@@ -69,27 +63,12 @@ class Choice:
         self._reports: list[TokenReport] = []
         self._reason: FinishReason | None = None
         self._tail = ""
-        self._last_s = 0.0
-        self.planned_s = self.first_s = 0.0
-
-    @property
-    def last_s(self) -> float:
-        """Time of its last token; 0 before the first."""
-        return self._last_s
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self._prompt)
-
-    @property
-    def prompt_reports(self) -> list[TokenReport]:
-        """Reports of all tokens of the prompt; the first one has no log-probability."""
-        return [TokenReport(self._prompt.ids[0], None, []), *self._prompt_reports]
 
     def on_started(self, started: Started, planned_s: float) -> None:
-        self.cached_tokens, self.planned_s = started.cached_tokens, planned_s
-        self.host_tokens, self.disk_tokens = started.host_tokens, started.disk_tokens
-        self.peer_tokens = started.peer_tokens
+        stats = self.stats
+        stats.cached_tokens, stats.planned_s = started.cached_tokens, planned_s
+        stats.host_tokens, stats.disk_tokens = started.host_tokens, started.disk_tokens
+        stats.peer_tokens = started.peer_tokens
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
         top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
@@ -112,8 +91,9 @@ class Choice:
         self._sink.waiting()
 
     def on_token(self, token: int, now_s: float) -> None:
-        self.generated += 1
-        last_s, self._last_s = self._last_s, now_s
+        stats = self.stats
+        stats.generated += 1
+        last_s, stats.last_s = stats.last_s, now_s
         if last_s:
             self._gaps[last_s] += 1
         else:
@@ -135,8 +115,8 @@ class Choice:
             self._sink.text(self._detokenizer.push_all(late))
 
     def _begin(self, now_s: float) -> None:
-        self.first_s = now_s
-        self._run.first_token(self, now_s)
+        self.stats.first_s = now_s
+        self._run.first_token(self.stats, now_s)
         self._sink.begin()
         if self._options.prefix:
             self._sink.text(self._options.prefix)
@@ -160,7 +140,7 @@ class Choice:
             del self._reports[-1:]  # a stop token is not part of the answer
             return
         if self._splitter is not None and self._splitter.in_reasoning:
-            self.reasoning_tokens += 1
+            self.stats.reasoning_tokens += 1
         text, stopped = self._text.push(token)
         if stopped:
             self._finish(text, "stop", abort=True)
@@ -204,7 +184,7 @@ class Choice:
         return PieceTokens(ids, self._prompt.ids.tolist() if first else None)
 
     def on_pages(self, pages: PagesAt) -> None:
-        self.pages = pages
+        self._pages = pages
 
     def on_end(self) -> None:
         if self._reason == "error":
@@ -215,12 +195,12 @@ class Choice:
         self._finish(self._tail + rest, "stop" if stopped else str(self._reason), abort=False)
 
     def _finish(self, text: str, reason: str, *, abort: bool) -> None:
-        if self.done:
+        if self.stats.done:
             return
-        self.done = True
+        self.stats.done = True
         if self._options.hide_output:
-            self.generated = 0
-        if not self._last_s:  # ended without a token
+            self.stats.generated = 0
+        if not self.stats.last_s:  # ended without a token
             self._sink.begin()
         if self._splitter is not None:
             text = self._split(text, self._splitter, last=True)
@@ -229,7 +209,10 @@ class Choice:
         self._sink.reported(
             text, self._take_reports(), reason, self._take_tokens(), stop=self._text.stop_found
         )
-        self._run.sequence_done(self, reason, abort=abort)
+        if self._options.prompt_logprobs:  # the first token of a prompt has no log-probability
+            self._prompt_reports.insert(0, TokenReport(self._prompt.ids[0], None, []))
+        self._sink.ended(self._prompt_reports if self._options.prompt_logprobs else None, self._pages)
+        self._run.sequence_done(self.stats, reason, abort=abort)
 
     def on_failed(self, error: FirelaneError) -> None:
         self._run.fail(error)

@@ -6,7 +6,7 @@ Everything of an event that does not change from token to token is made once, as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -50,6 +50,30 @@ class ChoiceResult:
     echoed_tokens: int = 0
     stop: str | None = None
     pages: PagesAt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BestOf:
+    """Choice, where more answers are drawn than the client gets (`best_of`): of `draws` to each prompt the
+    `keep` of the highest mean log-probability a token.
+    """
+
+    draws: int
+    keep: int
+
+    def choose(self, results: list[ChoiceResult]) -> list[ChoiceResult]:
+        """results: `draws` of the first prompt, then those of the next ... The best come first."""
+        chosen: list[ChoiceResult] = []
+        for begin in range(0, len(results), self.draws):
+            group = sorted(results[begin : begin + self.draws], key=_mean_logprob, reverse=True)
+            chosen += group[: self.keep]
+        return [replace(result, index=index) for index, result in enumerate(chosen)]
+
+
+def _mean_logprob(result: ChoiceResult) -> float:
+    """Mean over the answer, without an echoed prompt."""
+    reports: list[TokenReport] = result.reports[result.echoed_tokens :]
+    return sum(report.logprob or 0.0 for report in reports) / max(1, len(reports))
 
 
 @dataclass(slots=True)

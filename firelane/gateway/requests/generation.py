@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from firelane.api.sampling import KvTransferParams, SamplingFields, StreamOptions
 from firelane.api.usage import CachedByTier, CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.errors import RequestError
+from firelane.gateway.http.exchange import Request
 from firelane.gateway.http.peer import NOBODY
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
 from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseEncoder, ResponseIdentity
 from firelane.gateway.requests.models import ServedModel
-from firelane.gateway.requests.run import RequestRun
+from firelane.gateway.requests.run import (
+    SEQUENCE_COST,
+    NewSequence,
+    RequestRun,
+    SequenceStats,
+    TimeSlice,
+    times_of,
+)
 from firelane.gateway.requests.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
-from firelane.gateway.requests.turn import SEQUENCE_COST, TimeSlice
 from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt
 from firelane.text.sampling import FALLBACKS, SEED_MASK, Fallback
+from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.wire.frames import Grammar, NewRequest, Sampling
 
 SAMPLING_DEFAULTS = b"x-sampling-defaults"
@@ -58,7 +67,8 @@ async def start_generation(model: ServedModel, reservation: Reservation, request
     reservation.charge(sum(map(len, prompts)), output_tokens)
     model.admission.usage.submitted(reservation.exchange, prompts)
     if not reservation.exchange.gone:
-        await _Starter(model, reservation, request).start(work)
+        run = Generation(model, reservation, request)
+        await run.start(run.choices(model, request, work))
 
 
 def fallback_of(headers: Mapping[bytes, bytes]) -> Fallback:
@@ -79,142 +89,113 @@ async def _checked(
 ) -> list[tuple[Prompt, Sampling]]:
     """The prompts, cut where the request wants that, each with what the engine is told about it."""
     ready, build, fields = model.serving(), model.prompts, request.fields
-    turn, work = TimeSlice(), list[tuple[Prompt, Sampling]]()
+    time_slice, work = TimeSlice(), list[tuple[Prompt, Sampling]]()
     for whole in request.prompts:
         prompt = build.truncated(fields, whole, ready)
         work.append((prompt, build.sampling(fields, prompt, ready, request.reports, fallback)))
-        await turn.take(SEQUENCE_COST + len(prompt))
+        await time_slice.take(SEQUENCE_COST + len(prompt))
     return work
 
 
-class _Starter:
-    """Makes the choices of a request."""
+class Generation(RequestRun):
+    """A request that generates text, with the engine: makes its choices, and answers in one piece or ends the
+    stream.
+    """
 
     def __init__(self, model: ServedModel, reservation: Reservation, request: GenerationRequest) -> None:
-        self._model = model
-        self._request = request
-        self._asked = reservation.exchange.request
-        self._answer = GenerationAnswer(request.format, request.options)
         total = len(request.prompts) * request.draws
-        self._run: RequestRun[Choice] = RequestRun(model, reservation, self._answer, total, self._session())
-
-    async def start(self, work: Sequence[tuple[Prompt, Sampling]]) -> None:
-        live = self._request.options.live_usage
+        super().__init__(model, reservation, total, _session(reservation.exchange.request, request.fields))
+        self._format, self._options = request.format, request.options
+        self._results: list[ChoiceResult] = []
+        live = request.options.live_usage
         if live is not None:
-            live.read = lambda: usage_of(self._run.sequences)
-            live.times = self._run.times
-        await self._run.start(self._choices(work))
+            live.read = partial(usage_of, self.sequences)
+            live.times = partial(times_of, self.sequences, reservation.arrived_s, model.admission.usage.now_s)
 
-    def _choices(self, work: Sequence[tuple[Prompt, Sampling]]) -> Iterator[tuple[Choice, NewRequest]]:
+    def choices(
+        self, model: ServedModel, request: GenerationRequest, work: Iterable[tuple[Prompt, Sampling]]
+    ) -> Iterator[NewSequence]:
         """Each prompt `draws` times; choice i of a prompt draws with seed + i."""
-        tenant = self._asked.tenant
-        salt = cache_salt(tenant.salt, self._request.fields.cache_salt)
-        grammar = self._request.grammar
-        client = NOBODY if grammar is None else self._asked.client
-        transfer = self._request.fields.kv_transfer_params or KvTransferParams()
+        asked = self.exchange.request
+        salt = cache_salt(asked.tenant.salt, request.fields.cache_salt)
+        client = NOBODY if request.grammar is None else asked.client
+        transfer = request.fields.kv_transfer_params or KvTransferParams()
         pages_at, pages_address = transfer.source
         for prompt, sampling in work:
-            for i in range(self._request.draws):
-                choice = self._choice(prompt, first=i == 0)
+            for i in range(request.draws):
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
-                self._model.metrics.submitted(own.max_tokens)
-                request = NewRequest(
-                    id=choice.id,
+                self.metrics.submitted(own.max_tokens)
+                stats = SequenceStats(model.engines.next_id(), len(prompt), first_of_prompt=i == 0)
+                new = NewRequest(
+                    id=stats.id,
                     prompt=prompt.packed,
                     sampling=own,
                     salt=salt,
-                    grammar=grammar,
-                    tenant=tenant.name,
-                    weight=tenant.weight,
-                    background=self._asked.background,
+                    grammar=request.grammar,
+                    tenant=asked.tenant.name,
+                    weight=asked.tenant.weight,
+                    background=asked.background,
                     client=client,
                     pages_at=pages_at,
                     pages_address=pages_address,
                     tells_pages=transfer.do_remote_decode is True,
                 )
-                yield choice, request
+                splitter = None if request.splitter is None else request.splitter()
+                sink = self._sink(stats, model.tokenizer)
+                yield stats, Choice(stats, self, prompt, sink, splitter, self._options, model.tokenizer), new
 
-    def _session(self) -> bytes:
-        """By its header, else by OpenAI's field."""
-        key = self._request.fields.prompt_cache_key
-        field = key.encode(errors="surrogatepass") if isinstance(key, str) else b""
-        return self._asked.headers.get(b"x-session-affinity", b"") or field
+    def _sink(self, stats: SequenceStats, tokenizer: Tokenizer) -> ResponseSink:
+        """The sink of the next choice."""
+        index, options = len(self.sequences), self._options
+        if options.stream:
+            token_text = tokenizer.token_text if options.logprobs else None
+            return EventSink(index, self.exchange, self._format, token_text, options.media)
+        echoed = stats.prompt_tokens if options.echo and options.logprobs else 0
+        self._results.append(ChoiceResult(index, echoed_tokens=echoed))
+        return ResultSink(self._results[-1])
 
-    def _choice(self, prompt: Prompt, *, first: bool) -> Choice:
-        request, model, index = self._request, self._model, len(self._run.sequences)
-        if request.options.stream:
-            token_text = model.tokenizer.token_text if request.options.logprobs else None
-            sink: ResponseSink = EventSink(
-                index, self._run.exchange, request.format, token_text, request.options.media
-            )
-        else:
-            sink = ResultSink(self._answer.add_result())
-        splitter = None if request.splitter is None else request.splitter()
-        choice = Choice(
-            model.engines.next_id(), self._run, prompt, sink, splitter, request.options, model.tokenizer
-        )
-        choice.first_of_prompt = first
-        return choice
-
-
-class GenerationAnswer:
-    """The Answer in one piece, or the end of a stream."""
-
-    def __init__(self, format: ResponseEncoder, options: OutputOptions) -> None:
-        self._format = format
-        self._options = options
-        self._results: list[ChoiceResult] = []
-
-    def add_result(self) -> ChoiceResult:
-        self._results.append(ChoiceResult(len(self._results)))
-        return self._results[-1]
-
-    def complete(self, run: RequestRun[Choice]) -> None:
-        usage = usage_of(run.sequences)
-        if self._options.stream:
-            run.exchange.send(self._format.closing(usage))
-            run.exchange.end()
+    def complete(self) -> None:
+        usage, options = usage_of(self.sequences), self._options
+        if options.stream:
+            self.exchange.send(self._format.closing(usage))
+            self.exchange.end()
             return
-        with_logprobs = self._options.logprobs and not self._options.hide_logprobs
-        body = self._format.response(self._chosen(run.sequences), usage, with_logprobs)
-        run.exchange.respond(200, body)
+        results = self._results if options.best_of is None else options.best_of.choose(self._results)
+        with_logprobs = options.logprobs and not options.hide_logprobs
+        self.exchange.respond(200, self._format.response(results, usage, with_logprobs))
 
     def failure(self, body: bytes) -> bytes:
         return self._format.failure(body)
 
-    def _chosen(self, choices: list[Choice]) -> list[ChoiceResult]:
-        """The results that the client gets, with what it wants to know of their prompts."""
-        options = self._options
-        for result, choice in zip(self._results, choices, strict=True):
-            result.pages = choice.pages
-            if options.prompt_logprobs:
-                result.prompt_reports = choice.prompt_reports
-            if options.echo and options.logprobs:
-                result.echoed_tokens = choice.prompt_tokens
-        return self._results if options.best_of is None else options.best_of.choose(self._results)
+
+def _session(asked: Request, fields: SamplingFields) -> bytes:
+    """By its header, else by OpenAI's field."""
+    key = fields.prompt_cache_key
+    field = key.encode(errors="surrogatepass") if isinstance(key, str) else b""
+    return asked.headers.get(b"x-session-affinity", b"") or field
 
 
-def usage_of(choices: Sequence[Choice]) -> Usage:
+def usage_of(sequences: Sequence[SequenceStats]) -> Usage:
     """The usage so far."""
-    prompt = sum(choice.prompt_tokens for choice in choices if choice.first_of_prompt)
-    completion = sum(choice.generated for choice in choices)
+    prompt = sum(one.prompt_tokens for one in sequences if one.first_of_prompt)
+    completion = sum(one.generated for one in sequences)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=_prompt_details([choice for choice in choices if choice.first_of_prompt]),
+        prompt_tokens_details=_prompt_details([one for one in sequences if one.first_of_prompt]),
         completion_tokens_details=CompletionTokensDetails(
-            reasoning_tokens=sum(choice.reasoning_tokens for choice in choices)
+            reasoning_tokens=sum(one.reasoning_tokens for one in sequences)
         ),
     )
 
 
-def _prompt_details(choices: Sequence[Choice]) -> PromptTokensDetails:
-    """Details of the prompts, from the first choice of each."""
-    cached = sum(choice.cached_tokens for choice in choices)
-    host = sum(choice.host_tokens for choice in choices)
-    disk = sum(choice.disk_tokens for choice in choices)
-    peer = sum(choice.peer_tokens for choice in choices)
+def _prompt_details(sequences: Sequence[SequenceStats]) -> PromptTokensDetails:
+    """Details of the prompts, from the first sequence of each."""
+    cached = sum(one.cached_tokens for one in sequences)
+    host = sum(one.host_tokens for one in sequences)
+    disk = sum(one.disk_tokens for one in sequences)
+    peer = sum(one.peer_tokens for one in sequences)
     if not host + disk + peer:
         return PromptTokensDetails(cached_tokens=cached)
     by_tier = CachedByTier(device=cached - host - disk - peer, host=host, disk=disk, peer=peer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from firelane.api.errors import describe
 from firelane.errors import FirelaneError, RequestError
@@ -12,130 +13,135 @@ from firelane.gateway.engines.recovery.in_flight import Sink
 from firelane.gateway.http.exchange import retry_header
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.models import ServedModel
-from firelane.gateway.requests.turn import SEQUENCE_COST, TimeSlice
 from firelane.gateway.requests.usage_log import CLIENT_GONE, RequestOutcome
+from firelane.gateway.tenants.quota import Clock
 from firelane.telemetry.traces import RequestTimes
 from firelane.wire.frames import NewRequest
 
 log = logging.getLogger(__name__)
+SEQUENCE_COST = 1024
+"""To make and submit a sequence, in tokens that are looked at: some 25 us."""
+TURN_COST = 1 << 17
+"""Some 3 ms."""
 
 
-class Sequence(Sink, Protocol):
-    """A Sink with its figures. Times are 0 until they are known; cached_tokens are of its prompt, which is
-    counted for the first sequence of each prompt alone.
+class TimeSlice:
+    """Long work of one request on the event loop, cut so that other requests have their turns between its
+    parts. What costs little stays in one turn of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._left = TURN_COST
+
+    async def take(self, cost: int) -> None:
+        """Account for what was done; lets others in where it was much."""
+        self._left -= cost
+        if self._left < 0:
+            self._left = TURN_COST
+            await asyncio.sleep(0)
+
+
+@dataclass(slots=True, eq=False)
+class SequenceStats:
+    """Figures of one sequence. Times are 0 until they are known. cached_tokens are of its prompt, those from
+    host memory, a drive and another engine among them; the prompt is counted for the first sequence of each
+    prompt alone.
     """
 
     id: int
-    done: bool
-    first_of_prompt: bool
-    cached_tokens: int
-    generated: int
-    planned_s: float
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def first_s(self) -> float: ...
-
-    @property
-    def last_s(self) -> float: ...
+    prompt_tokens: int
+    first_of_prompt: bool = True
+    done: bool = False
+    cached_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
+    peer_tokens: int = 0
+    generated: int = 0
+    reasoning_tokens: int = 0
+    planned_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
 
 
-SequenceT = TypeVar("SequenceT", bound=Sequence)
+NewSequence = tuple[SequenceStats, Sink, NewRequest]
 
 
-class Answer(Protocol[SequenceT]):
-    """The client's side of a run."""
-
-    def complete(self, run: RequestRun[SequenceT]) -> None:
-        """Respond, or end the stream: all sequences have ended well."""
-        ...
-
-    def failure(self, body: bytes) -> bytes:
-        """The event that ends a started stream; body: an error envelope."""
-        ...
-
-
-class RequestRun(Generic[SequenceT]):
-    """Owns the sequences of a request, and its reservation from `start` on. Ends once: by the end of its last
-    sequence, `cancel` or `fail`.
+class RequestRun:
+    """A client request at the engine: its sequences report to it, it knows their figures alone. Owns the
+    reservation from the first submission on. Ends once: by the end of its last sequence, `cancel` or `fail`.
     """
 
     def __init__(
-        self,
-        model: ServedModel,
-        reservation: Reservation,
-        answer: Answer[SequenceT],
-        num_sequences: int,
-        session: bytes = b"",
+        self, model: ServedModel, reservation: Reservation, num_sequences: int, session: bytes = b""
     ) -> None:
         """session: as in InFlight."""
         self.metrics = model.metrics
         self.exchange = reservation.exchange
-        self.sequences: list[SequenceT] = []
+        self.sequences: list[SequenceStats] = []
         self.closed = False
         self._timed = not reservation.background
         self.gaps = self.metrics.gaps if self._timed else self.metrics.unseen_gaps
         self._names = model.names
         self._engines = model.engines
-        self._admission = model.admission
         self._now_s = model.admission.usage.now_s
         self._reservation = reservation
-        self._answer = answer
         self._left = num_sequences
         self._session = session
 
-    @property
-    def began(self) -> bool:
-        return any(sequence.planned_s for sequence in self.sequences)
+    def complete(self) -> None:
+        """Respond, or end the stream: all sequences have ended well."""
+        raise NotImplementedError
 
-    async def start(self, first: Iterable[tuple[SequenceT, NewRequest]]) -> None:
+    def failure(self, body: bytes) -> bytes:
+        """The event that ends a started stream; body: an error envelope."""
+        raise NotImplementedError
+
+    async def start(self, sequences: Iterator[NewSequence]) -> None:
         """Submit what the request begins with, some at a time, and wait in the queue with it. Raises
-        EngineDeadError where not even the first could be submitted; nothing is left of the run then.
+        EngineDeadError where not even the first could be submitted: the reservation is still the caller's.
         """
-        turn = TimeSlice()
-        try:
-            for sequence, request in first:
-                self.submit(sequence, request)
-                self._join()
-                await turn.take(SEQUENCE_COST + len(request.prompt) // 4)
-                if self.closed:
-                    return
-        except BaseException as error:
-            if not self._reservation.handed_over:
-                self.sequences = []
-                raise
-            if not isinstance(error, FirelaneError):
-                self._close("error", 500)
-                raise
-            self.fail(error)
-
-    def _join(self) -> None:
-        """With the first sequence."""
-        if self._reservation.handed_over:
-            return
-        self._reservation.handed_over = True
+        first = next(sequences)
+        self.submit(*first)
+        self._reservation = self._reservation.pop()
         self.exchange.on_gone = self.cancel
         if self._timed:
-            self._admission.joined(self, self._now_s())
+            self._reservation.wait(self._time_out)
+        try:
+            await self._submit_rest(first, sequences)
+        except FirelaneError as error:
+            self.fail(error)
+        except BaseException:
+            self._close("error", 500)
+            raise
 
-    def submit(self, sequence: SequenceT, request: NewRequest) -> None:
+    async def _submit_rest(self, first: NewSequence, sequences: Iterator[NewSequence]) -> None:
+        time_slice = TimeSlice()
+        await time_slice.take(_cost(first))
+        while not self.closed and (new := next(sequences, None)) is not None:
+            self.submit(*new)
+            await time_slice.take(_cost(new))
+
+    def submit(self, sequence: SequenceStats, sink: Sink, request: NewRequest) -> None:
         """Raises EngineDeadError."""
         self.sequences.append(sequence)
-        self._engines.submit(request, sequence, self._session)
+        self._engines.submit(request, sink, self._session)
 
-    def started(self, sequence: SequenceT) -> None:
+    def _time_out(self, error: FirelaneError) -> None:
+        """Fail, unless the engine has begun with it."""
+        if not any(sequence.planned_s for sequence in self.sequences):
+            self.fail(error)
+
+    def started(self, sequence: SequenceStats) -> None:
         """The engine has begun with it."""
         if sequence.first_of_prompt:
             self.metrics.started(sequence.prompt_tokens, sequence.cached_tokens)
 
-    def first_token(self, sequence: SequenceT, now_s: float) -> None:
+    def first_token(self, sequence: SequenceStats, now_s: float) -> None:
         if self._timed:
             self.metrics.first_token(now_s - self._reservation.arrived_s)
         self.started(sequence)
 
-    def sequence_done(self, sequence: SequenceT, reason: str, *, abort: bool = False) -> None:
+    def sequence_done(self, sequence: SequenceStats, reason: str, *, abort: bool = False) -> None:
         """`abort`: the engine still runs the sequence, which is no longer wanted."""
         if abort:
             self._engines.abort(sequence.id)
@@ -152,8 +158,7 @@ class RequestRun(Generic[SequenceT]):
             self.closed = True
             self._settle(200, reason)
             self.metrics.responded(200)
-            self._answer.complete(self)
-            self.sequences = []  # they point to the run: else the garbage collector alone would free it
+            self.complete()
 
     def cancel(self) -> None:
         """The client has gone: free its sequences."""
@@ -169,7 +174,7 @@ class RequestRun(Generic[SequenceT]):
         self._close("error", status)
         self.metrics.responded(status)
         if self.exchange.started:
-            self.exchange.send(self._answer.failure(body))
+            self.exchange.send(self.failure(body))
             self.exchange.end()
         else:
             self.exchange.respond(status, body, headers=retry_header(error))
@@ -184,14 +189,10 @@ class RequestRun(Generic[SequenceT]):
                 self._engines.abort(sequence.id)
                 self.metrics.ended(reason, self._lasted_s(), sequence.generated)
         self._settle(status, reason)
-        self.sequences = []
 
     def times(self) -> RequestTimes:
         """Until now."""
-        times = RequestTimes(self._reservation.arrived_s, self._now_s())
-        for sequence in self.sequences:
-            times.add(sequence.planned_s, sequence.first_s, sequence.last_s)
-        return times
+        return times_of(self.sequences, self._reservation.arrived_s, self._now_s)
 
     def _lasted_s(self) -> float | None:
         return self._now_s() - self._reservation.arrived_s if self._timed else None
@@ -201,7 +202,6 @@ class RequestRun(Generic[SequenceT]):
         times = self.times()
         self.metrics.request_ended(max((one.generated for one in self.sequences), default=0))
         begun = [one for one in self.sequences if one.first_of_prompt and one.planned_s]
-        self._admission.left(self)
         self._reservation.close(
             RequestOutcome(
                 status=status,
@@ -213,3 +213,15 @@ class RequestRun(Generic[SequenceT]):
                 times=times,
             )
         )
+
+
+def _cost(new: NewSequence) -> int:
+    return SEQUENCE_COST + len(new[2].prompt) // 4
+
+
+def times_of(sequences: Sequence[SequenceStats], arrived_s: float, now_s: Clock) -> RequestTimes:
+    """Times of a request until now."""
+    times = RequestTimes(arrived_s, now_s())
+    for sequence in sequences:
+        times.add(sequence.planned_s, sequence.first_s, sequence.last_s)
+    return times

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from firelane.gateway.http.exchange import EVENT_STREAM, NDJSON, Exchange
-from firelane.gateway.requests.best_of import BestOf
-from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseEncoder, TokenReport
+from firelane.gateway.requests.formats import BestOf, ChoiceResult, LiveUsage, ResponseEncoder, TokenReport
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall
+from firelane.wire.frames import PagesAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,9 @@ class EventSink:
         if self._token_text is not None:
             self._offset += sum(len(self._token_text(report.token)) for report in reports)
 
+    def ended(self, prompt_reports: list[TokenReport] | None, pages: PagesAt | None) -> None:
+        """Events say nothing of a prompt."""
+
 
 class ResultSink:
     """Gathers a choice for an answer in one piece."""
@@ -176,6 +179,12 @@ class ResultSink:
         if reason is not None:
             self._result.reason, self._result.stop = reason, stop
             self._result.text = "".join(self._parts)
+
+    def ended(self, prompt_reports: list[TokenReport] | None, pages: PagesAt | None) -> None:
+        """Nothing more comes. What the client wants to know of the prompt: its reports, the place of its
+        pages.
+        """
+        self._result.prompt_reports, self._result.pages = prompt_reports, pages
 
 
 ResponseSink = EventSink | ResultSink

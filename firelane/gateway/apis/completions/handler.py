@@ -11,8 +11,7 @@ from firelane.api.sampling import HINTS
 from firelane.gateway.apis.completions.format import CompletionEncoder
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.requests.best_of import BestOf
-from firelane.gateway.requests.formats import ResponseIdentity
+from firelane.gateway.requests.formats import BestOf, ResponseIdentity
 from firelane.gateway.requests.generation import (
     GenerationRequest,
     new_identity,

@@ -1,129 +1,201 @@
-"""Requests for vectors, whatever is made of them: from tokenised inputs to the answer."""
+"""Requests that need vectors, whatever is made of them and whatever API they came by: from texts or token ids
+to the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import cast
 
-from firelane.errors import EngineDeadError, FirelaneError
+from firelane.api.sampling import RunOptions
+from firelane.errors import ContextLengthError, EngineDeadError, FirelaneError, RequestError
 from firelane.gateway.apis.embeddings.vectors import VectorAnswer
-from firelane.gateway.requests.admission import Reservation
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.models import ServedModel
-from firelane.gateway.requests.run import RequestRun
+from firelane.gateway.requests.run import NewSequence, RequestRun, SequenceStats, TimeSlice
 from firelane.text.prompt import Prompt
+from firelane.text.tokens.encoder import pack_prompts
 from firelane.wire.frames import (
     FinishReason,
     NewRequest,
     PagesAt,
     Pooling,
+    Ready,
     Sampling,
     Started,
     TokenLogprobs,
 )
 
 
+def numbered_input(index: int) -> str:
+    return f"`input` number {index}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EmbeddingJob:
-    """A checked, admitted and tokenised request. prompts: one a vector. salt: of the prefix cache. window:
-    how many inputs are with the engine at a time, at most.
+class EmbeddingAsk:
+    """A checked request. part: its field with the inputs; name_of: the name of one in errors. keep: so many
+    tokens of an input at most, its last ones or, `from_start`, its first ones; -1: as many as there is room
+    for. special: those of the tokenizer. pooling: None is the model's own.
     """
 
-    prompts: list[Prompt]
-    pooling: Pooling
+    inputs: list[str] | list[list[int]]
     answer: VectorAnswer
-    salt: bytes
-    window: int
+    part: str = "input"
+    name_of: Callable[[int], str] = numbered_input
+    keep: int | None = None
+    from_start: bool = False
+    special: bool = True
+    pooling: Pooling | None = None
+    cache_salt: str | None = None
+    options: RunOptions | None = None
 
 
-async def start_embedding(model: ServedModel, reservation: Reservation, job: EmbeddingJob) -> None:
-    """Submit the first inputs; the others follow as those end. Raises EngineDeadError."""
-    answer = EmbeddingAnswer(model, job)
-    run: RequestRun[EmbeddingInput] = RequestRun(model, reservation, answer, len(job.prompts))
-    await run.start(answer.first_inputs(run))
+async def embed(model: ServedModel, exchange: Exchange, ask: EmbeddingAsk) -> None:
+    """Admit the request, tokenise it, and submit what it begins with. Raises RequestError and
+    EngineDeadError.
+    """
+    pooling = _pooling(ask, model)
+    window = min(len(ask.inputs), model.serving().max_num_seqs)
+    with model.reserve(exchange, window, ask.options) as reservation:
+        prompts = await _prompts(ask, model, exchange)
+        reservation.charge(sum(map(len, prompts)), 0)
+        if exchange.gone:
+            return
+        run = Embedding(model, reservation, ask, prompts, pooling)
+        await run.start(run.first_inputs())
 
 
-class EmbeddingAnswer:
-    """Hands inputs to the engine, a few at a time, so that a long list leaves room for others; responds when
-    all vectors are there.
+def _pooling(ask: EmbeddingAsk, model: ServedModel) -> Pooling:
+    """The pooling that the request asks for, else the one that the model was trained with."""
+    pooling = ask.pooling or model.prompts.pooling
+    if pooling is None:
+        raise RequestError(
+            "this model pools in a way that this server does not have: name one as `pooling` of "
+            "/v1/embeddings, `last` or `mean`",
+            param="pooling",
+        )
+    return pooling
+
+
+async def _prompts(ask: EmbeddingAsk, model: ServedModel, exchange: Exchange) -> list[Prompt]:
+    """Cut where the request wants that. Raises ContextLengthError and RequestError."""
+    ready = model.serving()
+    keep = ready.max_model_len if ask.keep == -1 else ask.keep
+    if isinstance(ask.inputs[0], str):
+        room = replace(model.text_room(exchange, ask.part), keep=keep, from_start=ask.from_start)
+        found = await model.prompts.encoder.encode(cast(list[str], ask.inputs), room, special=ask.special)
+    else:
+        found = await pack_prompts(cast(list[list[int]], ask.inputs))
+    prompts = [Prompt(_cut(packed, keep, from_start=ask.from_start), None) for packed in found]
+    time_slice = TimeSlice()
+    for index, prompt in enumerate(prompts):
+        _check_ids(ask, index, prompt, ready)
+        await time_slice.take(len(prompt))
+    return prompts
+
+
+def _cut(packed: bytes, keep: int | None, *, from_start: bool) -> bytes:
+    if keep is None:
+        return packed
+    return packed[: 4 * keep] if from_start else packed[-4 * keep :]
+
+
+def _check_ids(ask: EmbeddingAsk, index: int, prompt: Prompt, ready: Ready) -> None:
+    highest = max(prompt.ids, default=-1)
+    name = ask.name_of(index)
+    if highest < 0:
+        raise RequestError(f"{name} has no tokens: give more text", param=ask.part)
+    if highest >= ready.vocab_size:
+        raise RequestError(
+            f"{name} has token id {highest}, but the vocabulary has {ready.vocab_size} entries",
+            param=ask.part,
+        )
+    if len(prompt) > ready.max_model_len:
+        raise ContextLengthError(
+            f"This model's maximum context length is {ready.max_model_len} tokens. However, {name} "
+            f"has {len(prompt)} tokens. Please reduce its length.",
+            param=ask.part,
+        )
+
+
+class Embedding(RequestRun):
+    """A request for vectors, with the engine. Hands it inputs, a few at a time, so that a long list leaves
+    room for others; responds when all vectors are there.
     """
 
-    def __init__(self, model: ServedModel, job: EmbeddingJob) -> None:
-        self.job = job
-        self.now_s = model.admission.usage.now_s
+    def __init__(
+        self,
+        model: ServedModel,
+        reservation: Reservation,
+        ask: EmbeddingAsk,
+        prompts: list[Prompt],
+        pooling: Pooling,
+    ) -> None:
+        """prompts: one a vector. As many as are reserved are with the engine at a time, at most."""
+        super().__init__(model, reservation, len(prompts))
+        self._answer, self._prompts = ask.answer, prompts
+        self._pooling: Pooling = pooling
+        self._window = reservation.sequences
+        self._salt = cache_salt(reservation.exchange.request.tenant.salt, ask.cache_salt)
         self._new_id = model.engines.next_id
 
-    def first_inputs(self, run: RequestRun[EmbeddingInput]) -> Iterator[tuple[EmbeddingInput, NewRequest]]:
+    def first_inputs(self) -> Iterator[NewSequence]:
         """Inputs that may be with the engine at a time, with those that followed earlier ones meanwhile."""
-        while len(run.sequences) < self.job.window:
-            yield self.next_input(run)
+        while len(self.sequences) < self._window:
+            yield self._next_input()
 
-    def next_input(self, run: RequestRun[EmbeddingInput]) -> tuple[EmbeddingInput, NewRequest]:
-        job, asked = self.job, run.exchange.request
-        one = EmbeddingInput(self._new_id(), len(run.sequences), run, self)
+    def _next_input(self) -> NewSequence:
+        index, asked = len(self.sequences), self.exchange.request
+        prompt = self._prompts[index]
+        stats = SequenceStats(self._new_id(), len(prompt))
         request = NewRequest(
-            id=one.id,
-            prompt=job.prompts[one.index].packed,
+            id=stats.id,
+            prompt=prompt.packed,
             sampling=Sampling(),
-            salt=job.salt,
+            salt=self._salt,
             tenant=asked.tenant.name,
             weight=asked.tenant.weight,
             background=asked.background,
-            pooling=job.pooling,
+            pooling=self._pooling,
         )
-        return one, request
+        return stats, EmbeddingInput(stats, index, self), request
 
-    def input_done(self, run: RequestRun[EmbeddingInput]) -> None:
+    def add(self, sequence: SequenceStats, index: int, values: bytes) -> None:
+        """The vector of an input."""
+        self._answer.add(index, values)
+        sequence.first_s = sequence.last_s = self._now_s()
+
+    def input_done(self, sequence: SequenceStats) -> None:
         """One more vector is there."""
-        if not run.closed and len(run.sequences) < len(self.job.prompts):
+        sequence.done = True
+        self.sequence_done(sequence, "stop")
+        if not self.closed and len(self.sequences) < len(self._prompts):
             try:
-                run.submit(*self.next_input(run))
+                self.submit(*self._next_input())
             except EngineDeadError as error:
-                run.fail(error)
+                self.fail(error)
 
-    def complete(self, run: RequestRun[EmbeddingInput]) -> None:
-        tokens = sum(map(len, self.job.prompts))
-        run.exchange.respond(200, self.job.answer.body(tokens, run.times()))
+    def complete(self) -> None:
+        tokens = sum(map(len, self._prompts))
+        self.exchange.respond(200, self._answer.body(tokens, self.times()))
 
     def failure(self, body: bytes) -> bytes:
         raise AssertionError(f"embeddings are not streamed: {body!r}")
 
 
 class EmbeddingInput:
-    """The Sequence of one input. embedded: its vector is there."""
+    """The Sink of one input."""
 
-    __slots__ = (
-        *("_answer", "_done_s", "_run", "cached_tokens", "done", "embedded", "first_of_prompt"),
-        *("generated", "id", "index", "planned_s"),
-    )
+    __slots__ = ("_index", "_run", "_stats")
 
-    def __init__(
-        self, request_id: int, index: int, run: RequestRun[EmbeddingInput], answer: EmbeddingAnswer
-    ) -> None:
-        self.id = request_id
-        self.index = index
-        self.embedded = False
-        self.done = False
-        self.first_of_prompt = True
-        self.cached_tokens = self.generated = 0
-        self.planned_s = self._done_s = 0.0
-        self._run = run
-        self._answer = answer
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self._answer.job.prompts[self.index])
-
-    @property
-    def first_s(self) -> float:
-        return self._done_s
-
-    @property
-    def last_s(self) -> float:
-        return self._done_s
+    def __init__(self, stats: SequenceStats, index: int, run: Embedding) -> None:
+        self._stats, self._index, self._run = stats, index, run
 
     def on_started(self, started: Started, planned_s: float) -> None:
-        self.cached_tokens, self.planned_s = started.cached_tokens, planned_s
-        self._run.started(self)
+        self._stats.cached_tokens, self._stats.planned_s = started.cached_tokens, planned_s
+        self._run.started(self._stats)
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
         """Nobody asked for them."""
@@ -135,9 +207,7 @@ class EmbeddingInput:
         """An embedding has none."""
 
     def on_embedding(self, values: bytes) -> None:
-        self._answer.job.answer.add(self.index, values)
-        self.embedded = True
-        self._done_s = self._answer.now_s()
+        self._run.add(self._stats, self._index, values)
 
     def on_pages(self, pages: PagesAt) -> None:
         """Nobody asked for them."""
@@ -146,12 +216,10 @@ class EmbeddingInput:
         """An error leaves it without its vector."""
 
     def on_end(self) -> None:
-        if not self.embedded:
+        if not self._stats.last_s:
             self._run.fail(EngineDeadError("the engine failed on this request: try again"))
             return
-        self.done = True
-        self._run.sequence_done(self, "stop")
-        self._answer.input_done(self._run)
+        self._run.input_done(self._stats)
 
     def on_failed(self, error: FirelaneError) -> None:
         self._run.fail(error)

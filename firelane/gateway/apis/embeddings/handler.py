@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest, EmbeddingResponse
-from firelane.gateway.apis.embeddings.embedding_ask import EmbeddingAsk, embed
+from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.vectors import EmbeddingList, VectorFormat, check_dimensions
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from firelane.api.decode import BodyDecoder
-from firelane.gateway.apis.embeddings.embedding_ask import EmbeddingAsk, embed
+from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.score_types import (
     SCORE_HINTS,
     RerankDocument,

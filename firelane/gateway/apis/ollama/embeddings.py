@@ -10,7 +10,7 @@ from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import MAX_INPUTS
 from firelane.api.node import keep_seconds
 from firelane.errors import RequestError
-from firelane.gateway.apis.embeddings.embedding_ask import EmbeddingAsk, embed
+from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.vectors import VectorFormat, check_dimensions
 from firelane.gateway.apis.ollama.answer import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaError
 from firelane.gateway.apis.ollama.failure import answer_as_ollama
