@@ -18,7 +18,7 @@ from firelane.backends.cuda.kernels.norms.head_norm import (
     normalised_heads,
     read_halves,
 )
-from firelane.backends.cuda.kernels.sums import EAGER_ROWS, eager_options, power_of_two, source_arguments
+from firelane.backends.cuda.kernels.sums import EAGER_ROWS, eager_options, power_of_two, source_operand
 from firelane.backends.cuda.step.kv_pages import LayerCache
 from firelane.backends.cuda.step.split_k import Source
 from firelane.backends.cuda.step.tables import TOKENS, StepTables
@@ -42,13 +42,8 @@ def put(out, places, low, high, mask, HALF: tl.constexpr):
 
 
 @triton.jit
-def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cache in pointers and strides)
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
+def rope_and_cache_kernel(  # limits: exempt (kernel: the op's operands, tables and a cache)
+    qkv,
     positions,
     token_chunk,
     block_tables,
@@ -63,8 +58,6 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     values,
     out,
     out_stride,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     EAGER: tl.constexpr,
     NORM: tl.constexpr,
@@ -102,10 +95,7 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     mask = (head < tl.where(is_q, Q_HEADS, KV_HEADS)) & (at < HALF)
     columns = (base + head) * HEAD_DIM + at
     row64 = row.to(tl.int64)
-    low, high = read_halves(
-        parts, part_stride, row_stride, bias, residual, residual_stride, row64, columns, mask,
-        PARTS=PARTS, SCALE=SCALE, HALF=HALF,
-    )  # fmt: skip
+    low, high = read_halves(qkv, row64, columns, mask, HALF=HALF)
     mask = mask & live
     if rotary is not None:
         angles = rotary + position.to(tl.int64) * HEAD_DIM + at
@@ -117,10 +107,8 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     if is_q:
         if NORM != NO_NORM:
             low, high = normalised_heads(
-                low, high, head, at, parts, part_stride, row_stride, bias, residual, residual_stride, row64,
-                0, q_norm, eps,
-                PARTS=PARTS, SCALE=SCALE, NORM=NORM, COUNT=Q_HEADS, HEAD_DIM=HEAD_DIM,
-            )  # fmt: skip
+                low, high, head, at, qkv, row64, 0, q_norm, eps, NORM=NORM, COUNT=Q_HEADS, HEAD_DIM=HEAD_DIM
+            )
         if rotary is not None:
             low, high = rotated(low, high, cos, sin)
         if temperature is not None:
@@ -138,9 +126,8 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
         else:
             if NORM != NO_NORM:
                 low, high = normalised_heads(
-                    low, high, head, at, parts, part_stride, row_stride, bias, residual, residual_stride,
-                    row64, Q_HEADS, k_norm, eps,
-                    PARTS=PARTS, SCALE=SCALE, NORM=NORM, COUNT=KV_HEADS, HEAD_DIM=HEAD_DIM,
+                    low, high, head, at, qkv, row64, Q_HEADS, k_norm, eps,
+                    NORM=NORM, COUNT=KV_HEADS, HEAD_DIM=HEAD_DIM,
                 )  # fmt: skip
             if rotary is not None:
                 low, high = rotated(low, high, cos, sin)
@@ -171,7 +158,7 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
         kernel=rope_and_cache_kernel,
         grid=(max_tokens, programs),
         arguments={
-            **source_arguments(qkv),
+            "qkv": source_operand(qkv),
             "positions": tables.positions,
             "token_chunk": tables.token_chunk,
             "block_tables": tables.block_tables[cache.group],

@@ -7,6 +7,7 @@ value, and of the experts of a row."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -16,78 +17,84 @@ from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.kernels.sums import columns_of
 from firelane.program.segments import SEGMENTS
 
-POINTERS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 EXPERT_COLUMNS = 256
 
 
-@triton.jit
-def _two(first, second, places, mask):
-    return tl.load(first + places, mask=mask, other=0.0) + tl.load(second + places, mask=mask, other=0.0)
+class TreeOperand(NamedTuple):
+    """Parts of a sum, a tuple of 1, 2, 4 or 8 of one stride, and what is added to it. scale: constexpr."""
+
+    parts: tuple[Any, ...]
+    part_stride: Any
+    bias: Any
+    residual: Any
+    residual_stride: Any
+    scale: Any
+
+
+def tree_operand(
+    parts: Sequence[Tensor], *, bias: Tensor | None, residual: Tensor | None, scale: float
+) -> TreeOperand:
+    assert len(parts) in (1, 2, 4, 8), f"{len(parts)} parts"
+    return TreeOperand(
+        parts=tuple(parts),
+        part_stride=parts[0].stride(0),
+        bias=bias,
+        residual=residual,
+        residual_stride=0 if residual is None else residual.stride(0),
+        scale=tl.constexpr(scale),
+    )
 
 
 @triton.jit
-def _four(  # limits: exempt (kernel: parts in pointers)
-    first, second, third, fourth, places, mask
-):
-    return _two(first, second, places, mask) + _two(third, fourth, places, mask)
+def _two(parts, first: tl.constexpr, places, mask):
+    left = tl.load(parts[first] + places, mask=mask, other=0.0)
+    return left + tl.load(parts[first + 1] + places, mask=mask, other=0.0)
 
 
 @triton.jit
-def tree_of(  # limits: exempt (kernel: parts in pointers)
-    first, second, third, fourth, fifth, sixth, seventh, eighth, places, mask, PARTS: tl.constexpr
-):
-    """float32, shaped as `places`: the parts there added up, 0 where mask is false."""
-    if PARTS == 1:
-        total = tl.load(first + places, mask=mask, other=0.0)
-    elif PARTS == 2:
-        total = _two(first, second, places, mask)
-    elif PARTS == 4:
-        total = _four(first, second, third, fourth, places, mask)
+def _four(parts, first: tl.constexpr, places, mask):
+    return _two(parts, first, places, mask) + _two(parts, first + 2, places, mask)
+
+
+@triton.jit
+def tree_of(x, row, columns, mask):
+    """float32, shaped as `columns`: (the parts of a row added up + bias) * scale + residual, 0 where mask is
+    false. x: TreeOperand; row: int64."""
+    places = row * x.part_stride + columns
+    if len(x.parts) == 1:
+        total = tl.load(x.parts[0] + places, mask=mask, other=0.0)
+    elif len(x.parts) == 2:
+        total = _two(x.parts, 0, places, mask)
     else:
-        total = _four(first, second, third, fourth, places, mask)
-        total += _four(fifth, sixth, seventh, eighth, places, mask)
+        total = _four(x.parts, 0, places, mask)
+    if len(x.parts) == 8:
+        total += _four(x.parts, 4, places, mask)
+    if x.bias is not None:
+        total += tl.load(x.bias + columns, mask=mask, other=0.0)
+    if x.scale != 1.0:
+        total *= x.scale
+    if x.residual is not None:
+        total += tl.load(x.residual + row * x.residual_stride + columns, mask=mask, other=0.0)
     return total
 
 
 @triton.jit
-def tree_sum_kernel(  # limits: exempt (kernel: parts in pointers)
-    first,
-    second,
-    third,
-    fourth,
-    fifth,
-    sixth,
-    seventh,
-    eighth,
-    bias,
-    residual,
+def tree_sum_kernel(
+    x,
     out,
     counts,
-    part_stride,
-    residual_stride,
     out_stride,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program a row and BLOCK columns of out = (sum of the parts + bias) * SCALE + residual."""
+    """A program a row and BLOCK columns of out = tree_of() them."""
     row = tl.program_id(0).to(tl.int64)
     if row >= tl.load(counts + COUNT):
         return
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < WIDTH
-    places = row * part_stride + columns
-    total = tree_of(
-        first, second, third, fourth, fifth, sixth, seventh, eighth, places, mask, PARTS=PARTS
-    )  # fmt: skip
-    if bias is not None:
-        total += tl.load(bias + columns, mask=mask, other=0.0)
-    if SCALE != 1.0:
-        total *= SCALE
-    if residual is not None:
-        total += tl.load(residual + row * residual_stride + columns, mask=mask, other=0.0)
+    total = tree_of(x, row, columns, mask)
     tl.store(out + row * out_stride + columns, total, mask=mask)
 
 
@@ -105,23 +112,15 @@ def tree_sum(
 ) -> Launch:  # limits: exempt (an op's operands)
     """parts: 1, 2, 4 or 8 of float32 [>= max_rows, stride], of one stride, which `out` may be one of; bias:
     float32 [width]; residual, out: float32 [rows, stride]. counts[count]: the rows there are."""
-    assert len(parts) in (1, 2, 4, 8), f"{len(parts)} parts"
     block = columns_of(width)
     return Launch(
         kernel=tree_sum_kernel,
         grid=(max_rows, -(-width // block)),
         arguments={
-            **dict.fromkeys(POINTERS),
-            **dict(zip(POINTERS, parts, strict=False)),
-            "bias": bias,
-            "residual": residual,
+            "x": tree_operand(parts, bias=bias, residual=residual, scale=scale),
             "out": out,
             "counts": counts,
-            "part_stride": parts[0].stride(0),
-            "residual_stride": 0 if residual is None else residual.stride(0),
             "out_stride": out.stride(0),
-            "PARTS": len(parts),
-            "SCALE": scale,
             "COUNT": count,
             "WIDTH": width,
             "BLOCK": block,

@@ -14,7 +14,7 @@ from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.kernels.norms.head_norm import read_halves
 from firelane.backends.cuda.kernels.norms.norm import warps_of
 from firelane.backends.cuda.kernels.rope import put, rotated
-from firelane.backends.cuda.kernels.sums import power_of_two, read, source_arguments
+from firelane.backends.cuda.kernels.sums import power_of_two, read, source_operand
 from firelane.backends.cuda.step.kv_pages import LayerCache
 from firelane.backends.cuda.step.split_k import Source
 from firelane.backends.cuda.step.tables import TOKENS, StepTables
@@ -24,13 +24,8 @@ HEADS = 8  # of one program
 
 
 @triton.jit
-def cache_latent_kernel(  # limits: exempt (kernel: a Source, tables and a cache in pointers and strides)
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
+def cache_latent_kernel(  # limits: exempt (kernel: the op's operands, tables and a cache)
+    latent,
     positions,
     token_chunk,
     block_tables,
@@ -40,8 +35,6 @@ def cache_latent_kernel(  # limits: exempt (kernel: a Source, tables and a cache
     norm,
     eps,
     keys,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     RANK: tl.constexpr,
     ROPE_DIM: tl.constexpr,
@@ -62,20 +55,14 @@ def cache_latent_kernel(  # limits: exempt (kernel: a Source, tables and a cache
     row64 = row.to(tl.int64)
     columns = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     mask = columns < RANK
-    latent = read(
-        parts, part_stride, row_stride, bias, residual, residual_stride, row64, columns, mask,
-        PARTS=PARTS, SCALE=SCALE,
-    )  # fmt: skip
-    mean_square = tl.sum(tl.sum(latent * latent, axis=1), axis=0) / RANK
-    latent *= tl.rsqrt(mean_square + eps) * tl.load(norm + columns, mask=mask, other=0.0).to(tl.float32)
-    tl.store(place + columns, latent.to(keys.dtype.element_ty), mask=mask)
+    values = read(latent, row64, columns, mask)
+    mean_square = tl.sum(tl.sum(values * values, axis=1), axis=0) / RANK
+    values *= tl.rsqrt(mean_square + eps) * tl.load(norm + columns, mask=mask, other=0.0).to(tl.float32)
+    tl.store(place + columns, values.to(keys.dtype.element_ty), mask=mask)
     if ROPE_DIM:
         at = tl.arange(0, HALF_BLOCK)
         inside = at < HALF
-        low, high = read_halves(
-            parts, part_stride, row_stride, bias, residual, residual_stride, row64, RANK + at, inside,
-            PARTS=PARTS, SCALE=SCALE, HALF=HALF,
-        )  # fmt: skip
+        low, high = read_halves(latent, row64, RANK + at, inside, HALF=HALF)
         if rotary is not None:
             angles = rotary + position.to(tl.int64) * ROPE_DIM + at
             cos, sin = tl.load(angles, mask=inside, other=0.0), tl.load(angles + HALF, mask=inside, other=0.0)
@@ -156,7 +143,7 @@ def latent_cache(
         kernel=cache_latent_kernel,
         grid=(max_tokens,),
         arguments={
-            **source_arguments(latent),
+            "latent": source_operand(latent),
             "positions": tables.positions,
             "token_chunk": tables.token_chunk,
             "block_tables": tables.block_tables[cache.group],

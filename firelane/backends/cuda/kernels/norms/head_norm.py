@@ -16,30 +16,9 @@ NO_NORM, OF_EACH, OF_ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
-def read_halves(  # limits: exempt (kernel: a Source in pointers and strides)
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
-    row,
-    columns,
-    mask,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
-    HALF: tl.constexpr,
-):
-    """Numbers at `columns` of a Source's row, and HALF behind them."""
-    low = read(
-        parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask,
-        PARTS=PARTS, SCALE=SCALE,
-    )  # fmt: skip
-    high = read(
-        parts, part_stride, row_stride, bias, residual, residual_stride, row, columns + HALF, mask,
-        PARTS=PARTS, SCALE=SCALE,
-    )  # fmt: skip
-    return low, high
+def read_halves(x, row, columns, mask, HALF: tl.constexpr):
+    """Numbers at `columns` of a SourceOperand's row, and HALF behind them."""
+    return read(x, row, columns, mask), read(x, row, columns + HALF, mask)
 
 
 @triton.jit
@@ -49,22 +28,7 @@ def mean_square_of_each(low, high, HALF: tl.constexpr):
 
 
 @triton.jit
-def mean_square_of_all(  # limits: exempt (kernel: a Source in pointers and strides)
-    low,
-    at,
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
-    row,
-    first,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
-    COUNT: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-):
+def mean_square_of_all(low, at, x, row, first, COUNT: tl.constexpr, HEAD_DIM: tl.constexpr):
     """One number, of COUNT heads from `first` on; every program that has some of them computes it anew, in
     the same order. low: a block like those that are read."""
     HALF: tl.constexpr = HEAD_DIM // 2
@@ -73,11 +37,7 @@ def mean_square_of_all(  # limits: exempt (kernel: a Source in pointers and stri
     for start in range(0, COUNT, HEADS):
         head = start + tl.arange(0, HEADS)[:, None]
         mask = (head < COUNT) & (at < HALF)
-        some_low, some_high = read_halves(
-            parts, part_stride, row_stride, bias, residual, residual_stride, row,
-            (first + head) * HEAD_DIM + at, mask,
-            PARTS=PARTS, SCALE=SCALE, HALF=HALF,
-        )  # fmt: skip
+        some_low, some_high = read_halves(x, row, (first + head) * HEAD_DIM + at, mask, HALF=HALF)
         squares += some_low * some_low + some_high * some_high
     return tl.sum(tl.sum(squares, axis=1), axis=0) / (COUNT * HEAD_DIM)
 
@@ -95,23 +55,16 @@ def normalised(low, high, mean_square, weight, places, mask, eps, HALF: tl.const
 
 
 @triton.jit
-def normalised_heads(  # limits: exempt (kernel: heads of a Source in pointers and strides)
+def normalised_heads(  # limits: exempt (kernel: heads, and where they were read)
     low,
     high,
     head,
     at,
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
+    x,
     row,
     first,
     weight,
     eps,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     NORM: tl.constexpr,
     COUNT: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -120,10 +73,7 @@ def normalised_heads(  # limits: exempt (kernel: heads of a Source in pointers a
     dimensions of the low half."""
     HALF: tl.constexpr = HEAD_DIM // 2
     if NORM == OF_ALL:
-        mean_square = mean_square_of_all(
-            low, at, parts, part_stride, row_stride, bias, residual, residual_stride, row, first,
-            PARTS=PARTS, SCALE=SCALE, COUNT=COUNT, HEAD_DIM=HEAD_DIM,
-        )  # fmt: skip
+        mean_square = mean_square_of_all(low, at, x, row, first, COUNT=COUNT, HEAD_DIM=HEAD_DIM)
         mask = (head < COUNT) & (at < HALF)
         low, high = normalised(low, high, mean_square, weight, head * HEAD_DIM + at, mask, eps, HALF=HALF)
     else:

@@ -15,8 +15,8 @@ from firelane.backends.cuda.kernels.sums import (
     eager_options,
     power_of_two,
     read,
-    source_arguments,
-    total_arguments,
+    source_operand,
+    write_total,
 )
 from firelane.backends.cuda.step.split_k import Source
 
@@ -29,15 +29,8 @@ def normed(x, eps, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
-    total,
-    total_stride,
+def rms_norm_kernel(  # limits: exempt (kernel: a norm's operands)
+    x,
     weight,
     added,
     added_stride,
@@ -46,8 +39,6 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     out_stride,
     counts,
     eps,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     EAGER: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -68,13 +59,9 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
         factors = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
     if EAGER and BLOCK <= 8192:  # beyond, registers do not suffice
         tl.debug_barrier()  # or the compiler loads the weight late, and waits for it once more
-    x = read(
-        parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask,
-        PARTS=PARTS, SCALE=SCALE,
-    )  # fmt: skip
-    if total is not None:
-        tl.store(total + row * total_stride + columns, x, mask=mask & live)
-    y = normed(x, eps, WIDTH=WIDTH)
+    values = read(x, row, columns, mask)
+    write_total(x, values, row, columns, mask & live)
+    y = normed(values, eps, WIDTH=WIDTH)
     if weight is not None:
         y *= factors
     if added is not None:
@@ -112,8 +99,7 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
         kernel=rms_norm_kernel,
         grid=(max_rows, groups),
         arguments={
-            **source_arguments(x),
-            **total_arguments(x),
+            "x": source_operand(x),
             "weight": weight,
             "added": residual,
             "added_stride": None if residual is None else residual.stride(0),

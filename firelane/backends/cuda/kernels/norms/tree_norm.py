@@ -13,36 +13,23 @@ from torch import Tensor
 from firelane.backends.cuda.device.launch import Launch
 from firelane.backends.cuda.kernels.norms.norm import normed, warps_of
 from firelane.backends.cuda.kernels.sums import eager_options, power_of_two
-from firelane.backends.cuda.kernels.tree import POINTERS, tree_of
+from firelane.backends.cuda.kernels.tree import tree_of, tree_operand
 from firelane.backends.cuda.rank_sum import RankSum
 
 
 @triton.jit
-def tree_norm_kernel(  # limits: exempt (kernel: parts in pointers, and a norm's operands)
-    first,
-    second,
-    third,
-    fourth,
-    fifth,
-    sixth,
-    seventh,
-    eighth,
-    bias,
-    residual,
+def tree_norm_kernel(  # limits: exempt (kernel: a norm's operands)
+    x,
     total,
     weight,
     added,
     scalar,
     out,
     counts,
-    part_stride,
-    residual_stride,
     total_stride,
     added_stride,
     out_stride,
     eps,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -53,18 +40,9 @@ def tree_norm_kernel(  # limits: exempt (kernel: parts in pointers, and a norm's
         return
     columns = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     mask = columns < WIDTH
-    x = tree_of(
-        first, second, third, fourth, fifth, sixth, seventh, eighth, row * part_stride + columns, mask,
-        PARTS=PARTS,
-    )  # fmt: skip
-    if bias is not None:
-        x += tl.load(bias + columns, mask=mask, other=0.0)
-    if SCALE != 1.0:
-        x *= SCALE
-    if residual is not None:
-        x += tl.load(residual + row * residual_stride + columns, mask=mask, other=0.0)
-    tl.store(total + row * total_stride + columns, x, mask=mask)
-    y = normed(x, eps, WIDTH=WIDTH)
+    values = tree_of(x, row, columns, mask)
+    tl.store(total + row * total_stride + columns, values, mask=mask)
+    y = normed(values, eps, WIDTH=WIDTH)
     if weight is not None:
         y *= tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
     if added is not None:
@@ -96,24 +74,17 @@ def tree_norm(
         kernel=tree_norm_kernel,
         grid=(max_rows,),
         arguments={
-            **dict.fromkeys(POINTERS),
-            **dict(zip(POINTERS, x.parts, strict=False)),
-            "bias": x.bias,
-            "residual": x.residual,
+            "x": tree_operand(x.parts, bias=x.bias, residual=x.residual, scale=x.scale),
             "total": x.out,
             "weight": weight,
             "added": added,
             "scalar": scalar,
             "out": out,
             "counts": counts,
-            "part_stride": x.parts[0].stride(0),
-            "residual_stride": None if x.residual is None else x.residual.stride(0),
             "total_stride": x.out.stride(0),
             "added_stride": None if added is None else added.stride(0),
             "out_stride": out.stride(0),
             "eps": eps,
-            "PARTS": len(x.parts),
-            "SCALE": x.scale,
             "COUNT": count,
             "WIDTH": width,
             "BLOCK": block,

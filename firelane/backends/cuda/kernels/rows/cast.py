@@ -11,28 +11,19 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.device.launch import Launch
-from firelane.backends.cuda.kernels.sums import columns_of, read, source_arguments, total_arguments
+from firelane.backends.cuda.kernels.sums import columns_of, read, source_operand, write_total
 from firelane.backends.cuda.step.split_k import Source
 from firelane.backends.cuda.step.tables import ROW_TOKEN, ROWS, StepTables
 
 
 @triton.jit
-def cast_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
-    total,
-    total_stride,
+def cast_kernel(
+    x,
     tokens,
     tokens_stride,
     out,
     out_stride,
     counts,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -45,13 +36,9 @@ def cast_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
     token = token.to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < WIDTH
-    x = read(
-        parts, part_stride, row_stride, bias, residual, residual_stride, token, columns, mask,
-        PARTS=PARTS, SCALE=SCALE,
-    )  # fmt: skip
-    if total is not None:
-        tl.store(total + token * total_stride + columns, x, mask=mask)
-    tl.store(out + row.to(tl.int64) * out_stride + columns, x.to(out.dtype.element_ty), mask=mask)
+    values = read(x, token, columns, mask)
+    write_total(x, values, token, columns, mask)
+    tl.store(out + row.to(tl.int64) * out_stride + columns, values.to(out.dtype.element_ty), mask=mask)
 
 
 def cast(
@@ -71,8 +58,7 @@ def cast(
         kernel=cast_kernel,
         grid=(max_rows, -(-width // block)),
         arguments={
-            **source_arguments(x),
-            **total_arguments(x),
+            "x": source_operand(x),
             "tokens": tokens,
             "tokens_stride": 0 if tokens is None else tokens.stride(0),
             "out": out,

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.device.launch import Launch
-from firelane.backends.cuda.kernels.sums import power_of_two, read, source_arguments, total_arguments
+from firelane.backends.cuda.kernels.sums import power_of_two, read, source_operand, write_total
 from firelane.backends.cuda.step.split_k import Source
 from firelane.program.ops import Route
 from firelane.program.ops.route import LEAST_SUM
@@ -21,15 +21,8 @@ _NOBODY = tl.constexpr(1 << 30)
 
 
 @triton.jit
-def route_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
-    total,
-    total_stride,
+def route_kernel(  # limits: exempt (kernel: the op's operands)
+    logits,
     choice_bias,
     factors,
     picks,
@@ -38,8 +31,6 @@ def route_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
     shares_stride,
     counts,
     scale,
-    PARTS: tl.constexpr,
-    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     EXPERTS: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -61,17 +52,13 @@ def route_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
     group, within = tl.arange(0, GROUP_BLOCK), tl.arange(0, BLOCK)
     ids = group[:, None] * SIZE + within[None, :]
     exists = (group < GROUPS)[:, None] & (within < SIZE)[None, :]
-    logits = read(
-        parts, part_stride, row_stride, bias, residual, residual_stride, row, ids, exists,
-        PARTS=PARTS, SCALE=SCALE,
-    )  # fmt: skip
-    if total is not None:
-        tl.store(total + row * total_stride + ids, logits, mask=exists)
+    values = read(logits, row, ids, exists)
+    write_total(logits, values, row, ids, exists)
     if SIGMOID:
-        scores = 1.0 / (1.0 + tl.exp(-logits))
+        scores = 1.0 / (1.0 + tl.exp(-values))
     else:
-        logits = tl.where(exists, logits, float("-inf"))
-        powers = tl.exp(logits - tl.max(tl.max(logits, axis=1), axis=0))
+        values = tl.where(exists, values, float("-inf"))
+        powers = tl.exp(values - tl.max(tl.max(values, axis=1), axis=0))
         scores = powers / tl.sum(tl.sum(powers, axis=1), axis=0)
     wanted = scores
     if choice_bias is not None:
@@ -138,8 +125,7 @@ def route(
         kernel=route_kernel,
         grid=(max_rows,),
         arguments={
-            **source_arguments(logits),
-            **total_arguments(logits),
+            "logits": source_operand(logits),
             "choice_bias": bias,
             "factors": factors,
             "picks": picks,
