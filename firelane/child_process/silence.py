@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from firelane.child_process.state import ProcessState, UnknownProcess
 
 TICK_S = 0.5
+STOPPED_SHARE = 0.2
+"""Part of a silence that is enough where the process is stopped: it cannot say anything."""
 STARVED_SHARE = 0.5
 """Part of a silence that threads have to have waited for a processor, together, to account for it."""
 COUNTED_TICKS = 3
@@ -21,16 +23,18 @@ COUNTED_TICKS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SilenceLimits:
-    """silence_s: a child that sends nothing for so long is stuck as a whole. stopped_s: the same where the
-    system does not run its process, which needs no further proof. start_s: the same while it starts: no
-    thread of Python runs while a library comes from a slow drive, or a driver starts. starved_s: the same
-    while its threads wait for a processor: where a machine has too much to do, another child would only add
-    to it."""
+    """silence_s: a child that sends nothing for so long is stuck as a whole; a fifth of that is enough where
+    the system does not run its process. start_s: the same while it starts: no thread of Python runs while a
+    library comes from a slow drive, or a driver starts. starved_s: the same while its threads wait for a
+    processor: where a machine has too much to do, another child would only add to it."""
 
     silence_s: float = 5.0
-    stopped_s: float = 1.0
     start_s: float = 60.0
     starved_s: float = 60.0
+
+    @property
+    def stopped_s(self) -> float:
+        return STOPPED_SHARE * self.silence_s
 
 
 class SilenceWatch:

@@ -84,10 +84,18 @@ class Worker:
         self._sock: socket.socket | None = None
         self.is_new = True
         """The process has answered nothing yet but its first request."""
+        self.losses = 0
+        """Processes that were lost so far."""
 
     @property
     def child(self) -> Child | None:
         return self._child
+
+    @property
+    def is_lost(self) -> bool:
+        """There is no process, or it has ended or is stopped, whether anybody has noticed or not."""
+        child = self._child
+        return child is None or child.has_ended or child.is_stopped()
 
     def begin(self) -> bytearray:
         """Start the process; its answer to the first request. Raises as `ask`."""
@@ -116,6 +124,10 @@ class Worker:
         with contextlib.suppress(Exception):  # the interpreter may be ending
             self.close()
 
+    def _note(self, reason: str) -> None:
+        self.losses += 1
+        self._replaced.note(self._kind, reason)
+
     def _drop(self) -> Child | None:
         """The process, which is nobody's now."""
         child, self._child = self._child, None
@@ -131,7 +143,7 @@ class Worker:
                 answer = await self._answer(request, waits)
             except LostError as error:
                 lost = error
-                self._replaced.note(self._kind, str(error))
+                self._note(str(error))
             else:
                 self.is_new = request is None
                 self._replaced.works(self._kind)
@@ -142,7 +154,7 @@ class Worker:
         answer = bytearray()
         if self._child is None or self._child.has_ended:
             if self._child is not None:
-                self._replaced.note(self._kind, in_words(self.close()))
+                self._note(in_words(self.close()))
             self._spawn()
             answer = await self._swap(self._first, START_S, waits)
         return answer if request is None else await self._swap(request, self._limits.answer_s, waits)

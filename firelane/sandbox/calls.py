@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from firelane.sandbox.seccomp import SyscallRule
 
@@ -42,6 +43,9 @@ FILE_RIGHTS = (
     "lsetxattr removexattr removexattrat setxattr setxattrat"
 )
 """Which Landlock does not look at."""
+CHANGES = "truncate rename renameat renameat2 unlink unlinkat rmdir mkdir mkdirat"
+"""Of files, by their names, among the calls of serving."""
+TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 RINGS = "io_uring_enter io_uring_register io_uring_setup"
 """Calls of rings: what is asked for through them passes no filter."""
 
@@ -68,4 +72,11 @@ NO_NETWORK = (
     SyscallRule(call="socketpair", argument=1, mask=0xF, values=(DATAGRAM, RAW)),
 )
 NO_FILE_RIGHTS = tuple(SyscallRule(call=name) for name in FILE_RIGHTS.split())
+NO_CHANGES = (
+    *(SyscallRule(call=name) for name in CHANGES.split()),
+    SyscallRule(call="open", argument=1, mask=TO_WRITE, any_bit=True),
+    SyscallRule(call="openat", argument=2, mask=TO_WRITE, any_bit=True),
+    # Its flags lie in memory.
+    SyscallRule(call="openat2", error=errno.ENOSYS),
+)
 NO_PROGRAMS = (SyscallRule(call="execve"), SyscallRule(call="execveat"))

@@ -13,10 +13,12 @@ from pathlib import Path
 import firelane
 from firelane import env
 from firelane.sandbox import landlock, seccomp
-from firelane.sandbox.calls import NEVER, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
+from firelane.sandbox.calls import NEVER, NO_CHANGES, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
 from firelane.sandbox.landlock import WRITE
 from firelane.sandbox.paths import (
     PYTHON_CACHE,
+    Rule,
+    bytecode_rules,
     compiler_launcher,
     compiler_rules,
     engine_rules,
@@ -78,13 +80,22 @@ def confine_compiler(settings: env.Environment, cache_dir: Path) -> None:
 def confine_worker() -> None:
     """Confine a process that computes, and has all that it needs: it reads Python's files, and that is
     all."""
+    _confine_to(python_rules())
+
+
+def confine_bytecode(cache_dir: Path) -> None:
+    """Confine a process that compiles modules of Python for engines."""
+    _confine_to(bytecode_rules(cache_dir))
+
+
+def _confine_to(rules: Iterable[Rule]) -> None:
     machine = this_machine()
     if machine is None:
         return
     with contextlib.suppress(OSError):
         gain_nothing(machine)
         if landlock.abi(machine):
-            landlock.restrict(machine, python_rules())
+            landlock.restrict(machine, rules)
         if seccomp.has_filters(machine):
             seccomp.allow_only(machine, serving_calls())
 
@@ -113,6 +124,17 @@ def serve_only(*, network: bool = False) -> None:
 def forbid_network() -> None:
     """No thread of this process opens a connection from now on."""
     _close(lambda machine: seccomp.refuse(machine, NO_NETWORK), "the network may still be used")
+
+
+def forbid_changes() -> None:
+    """No thread of this process makes, opens for writing, renames or removes a file from now on. Those that
+    are open stay so."""
+    _close(lambda machine: seccomp.refuse(machine, NO_CHANGES), "caches may still be written")
+
+
+def has_bytecode() -> bool:
+    """Whether modules of Python were compiled when they were installed."""
+    return Path(cache_from_source(str(Path(firelane.__path__[0], *IMPORTED)))).exists()
 
 
 def _close(install: Callable[[Machine], None], otherwise: str) -> None:
@@ -148,8 +170,7 @@ def _has_landlock(machine: Machine, settings: env.Environment) -> bool:
 
 
 def _compile_python_to(directory: Path) -> None:
-    """The place for modules of Python that lie uncompiled, and would be compiled at each start: an engine
-    may not write beside them, and what it writes is for engines alone."""
-    first = Path(firelane.__path__[0], *IMPORTED)
-    if not Path(cache_from_source(str(first))).exists():
+    """The place for modules of Python that lie uncompiled, and would be compiled at each start: whoever
+    compiles them for engines may not write beside them."""
+    if not has_bytecode():
         sys.pycache_prefix = str(directory)

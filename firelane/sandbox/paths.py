@@ -28,7 +28,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 RANDOM = ("/dev/random", "/dev/urandom")
 PYTHON_CACHE = "python"
 KERNELS, ZIG_CACHE = "kernels", "zig"
-CACHES = ("weights", "estimates", PYTHON_CACHE)
+CACHES = ("weights", "estimates")
 NETWORK = (
     *(
         "/etc/resolv.conf",
@@ -60,8 +60,8 @@ def engine_rules(
     settings: env.Environment, cache_dir: Path, models: Sequence[Path], *, network: bool
 ) -> Iterator[Rule]:
     """Rules of what an engine may do with which files. models: directories that it reads. network: it reads
-    from others, too. It only reads compiled kernels: other processes run what lies there. Makes its
-    caches."""
+    from others, too. It only reads compiled kernels and modules: other processes run what lies there. Makes
+    its caches."""
     yield from python_rules()
     for name in _compiler(settings):
         yield Path(name), RUN
@@ -71,7 +71,8 @@ def engine_rules(
     for model in models:
         for path in model_files(model):
             yield path, READ
-    yield _made(cache_dir, KERNELS), READ
+    for name in (KERNELS, PYTHON_CACHE):
+        yield _made(cache_dir, name), READ
     for name in CACHES:
         yield _made(cache_dir, name), WRITE
 
@@ -84,6 +85,12 @@ def compiler_rules(settings: env.Environment, cache_dir: Path) -> Iterator[Rule]
     has_zig = "zig" in settings.cxx or importlib.util.find_spec("ziglang") is not None
     for name in (KERNELS, ZIG_CACHE) if has_zig else (KERNELS,):
         yield _made(cache_dir, name), WRITE
+
+
+def bytecode_rules(cache_dir: Path) -> Iterator[Rule]:
+    """Rules of the helper that compiles modules for engines. Makes its cache."""
+    yield from python_rules()
+    yield _made(cache_dir, PYTHON_CACHE), WRITE
 
 
 def python_rules() -> Iterator[Rule]:

@@ -79,6 +79,17 @@ def server(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
         yield made
 
 
+def templates_of(gateway: int) -> list[int]:
+    """Process ids of those that render chat templates for it."""
+    try:
+        children = Path(f"/proc/{gateway}/task/{gateway}/children").read_text().split()
+        return [
+            int(one) for one in children if b"template_worker" in Path(f"/proc/{one}/cmdline").read_bytes()
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 @pytest.fixture(scope="module")
 def open_server(environ: dict[str, str]) -> Iterator[ServerProcess]:
     """Without keys."""
@@ -228,3 +239,24 @@ def test_a_stopped_process_is_replaced_and_its_connections_are_answered(server: 
     count = re.search(r'^firelane:child_replacements_total\{kind="gateway"\} (\d+)', page, re.MULTILINE)
     assert count is not None
     assert int(count[1]) >= 1
+
+
+def test_a_gateway_whose_helpers_are_killed_while_it_starts_is_started_again(
+    open_server: ServerProcess,
+) -> None:
+    """Whoever kills one process after the other ends none but those."""
+    before = gateways(open_server)
+    os.kill(before[0], signal.SIGKILL)
+    wait_until(lambda: len(set(gateways(open_server)) - set(before)) > 0)
+    (fresh,) = set(gateways(open_server)) - set(before)
+
+    def has_ended() -> bool:
+        for pid in templates_of(fresh):
+            os.kill(pid, signal.SIGKILL)
+        return fresh not in gateways(open_server)
+
+    wait_until(has_ended)
+    wait_until(lambda: len(gateways(open_server)) == 2)
+    assert "gateway_not_started" in open_server.log
+    answers = each(open_server, "POST", "/v1/completions", json=BODY)
+    assert {answer.status_code for answer in answers} == {200}

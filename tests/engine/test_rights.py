@@ -32,7 +32,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(rights.env, "set_compiler", lambda _: None)
     monkeypatch.setattr(rights, "confine", lambda *_, network: found.append(("files", network)))
     monkeypatch.setattr(rights, "serve_only", lambda *, network: found.append(("calls", network)))
+    monkeypatch.setattr(rights, "forbid_changes", lambda: found.append("changes"))
     monkeypatch.setattr(rights, "forbid_network", lambda: found.append("network"))
+    monkeypatch.setattr(rights, "has_bytecode", lambda: True)
     monkeypatch.setattr(rights, "fork_trials", lambda _: helper)
     return found
 
@@ -41,15 +43,20 @@ def config(tmp_path: Path, **changes: Any) -> EngineConfig:
     return EngineConfig(**{"model_dir": tmp_path, "cache_dir": tmp_path, "backend": "null", **changes})
 
 
-def test_files_and_network_at_once_and_programs_later(tmp_path: Path, done: list[Any]) -> None:
+def test_files_and_network_at_once_and_programs_and_changes_later(tmp_path: Path, done: list[Any]) -> None:
     given = rights.rights_of(config(tmp_path))
     assert done == [("files", False)]
-    given.loaded(lambda: None)
+    given.loaded()
     assert done == [("files", False), ("calls", False)]
+    given.serves(lambda: None)
+    for thread in [one for one in threading.enumerate() if one.name == "sandbox"]:
+        thread.join()
+    assert done[2:] == ["changes"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_model_in_a_store_keeps_the_network_until_it_is_read(tmp_path, done, fails: bool) -> None:
+    """Caches may be written for as long."""
     (tmp_path / STORE_INDEX).touch()
     read = threading.Event()
 
@@ -58,19 +65,22 @@ def test_a_model_in_a_store_keeps_the_network_until_it_is_read(tmp_path, done, f
         if fails:
             raise CacheError("damaged")
 
-    rights.rights_of(config(tmp_path)).loaded(settle)
+    given = rights.rights_of(config(tmp_path))
+    given.loaded()
+    given.serves(settle)
     assert done == [("files", True), ("calls", True)]
     (thread,) = [one for one in threading.enumerate() if one.name == "sandbox"]
     read.set()
     thread.join()
-    assert done[-1] == "network"
+    assert done[2:] == ["changes", "network"]
 
 
 @pytest.mark.parametrize("changes", [{"sandbox": False}, {"backend": "cuda"}])
 def test_engines_that_keep_all(tmp_path, done, changes, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         given = rights.rights_of(config(tmp_path, **changes))
-    given.loaded(lambda: None)
+    given.loaded()
+    given.serves(lambda: None)
     assert done == []
     assert ("engines on a GPU have none" in caplog.text) == ("backend" in changes)
 

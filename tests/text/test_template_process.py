@@ -86,6 +86,28 @@ def test_a_wait_is_longer_while_the_process_is_replaced(template, monkeypatch):
     assert asyncio.run(work()) == ["hi"] * 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_wait_is_longer_where_nobody_has_noticed_yet_that_the_process_is_lost(
+    template, monkeypatch, number: int
+):
+    """It had answered before, so that it is not new."""
+    assert render(template) == "hi"
+    monkeypatch.setattr(template_process, "WAIT_S", 0.001)
+    monkeypatch.setattr(template_process, "REPLACED_WAITS", 600_000)
+
+    async def work():
+        child = template._quick.worker.child
+        os.kill(child.pid, number)
+        while not (child.is_stopped() or child.has_ended):
+            await asyncio.sleep(0.001)
+        async with template._quick.lock:
+            waits = asyncio.ensure_future(template.render(encoded(USER, {})))
+            await asyncio.sleep(0.1)
+        return await waits
+
+    assert asyncio.run(work()) == "hi"
+
+
 def test_a_wait_that_takes_too_long(template, monkeypatch):
     assert render(template) == "hi"
     monkeypatch.setattr(template_process, "WAIT_S", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 
 from firelane import env
 from firelane.child_process import end_with_parent
@@ -28,9 +29,13 @@ def main(arguments: list[str]) -> int:
     from firelane.engine.process.load import follow
     from firelane.errors import FirelaneError
 
+    def loaded(settle: Callable[[], None]) -> None:
+        rights.loaded()
+        rights.serves(settle)
+
     log = logging.getLogger("firelane.engine.process.headless")
     try:
-        follow(config, rights.loaded)
+        follow(config, loaded)
     except (FirelaneError, MemoryError) as error:
         log.error("rank_host_ended error=%r", f"{error}" or "out of memory")
         return getattr(error, "exit_code", 1)

@@ -213,7 +213,7 @@ def _load_and_serve(
     files = files_identity(config)
     executor = load_executor(config, _progress_to(channel, pulse), channel.send, program)
     copier = PlainCopier() if peer_socket is None else page_copier(config.cache_dir)
-    rights.loaded(executor.settle)
+    rights.loaded()
     grammars = grammar_queue(
         config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial, rights.replaced
     )
@@ -247,6 +247,7 @@ def _load_and_serve(
         load_s = time.monotonic() - began_s
         channel.send(_ready(executor, config, identity, load_s, peers.engine_id))
         served.is_loading = False
+        rights.serves(executor.settle)
         gc.freeze()  # what the load has made lives on: no collection need look at it again
         _serve(core, served, tiers)
         channel.flush(LAST_FLUSH_S)

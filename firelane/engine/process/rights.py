@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,20 @@ from firelane.backends import takes_gpu
 from firelane.child_process import Replacements
 from firelane.child_process.worker import StartWorker
 from firelane.engine.grammar.trial_process import fork_trials, start_trial
+from firelane.engine.process.bytecode import BytecodeHelper
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
 from firelane.native.compile_service import fork_service
 from firelane.nixl.processes import AgentProcesses, HelperAgents
-from firelane.sandbox.confine import confine, confine_compiler, forbid_network, serve_only
+from firelane.sandbox.confine import (
+    confine,
+    confine_bytecode,
+    confine_compiler,
+    forbid_changes,
+    forbid_network,
+    has_bytecode,
+    serve_only,
+)
 from firelane.sandbox.system import this_machine
 from firelane.weights.storage import checked_json
 
@@ -37,7 +47,7 @@ class Rights:
     """Rights of the process that runs an engine. start_trial: of processes that try grammars out; replaced:
     notes children that were lost. is_confined: the sandbox is
     closed. network: it is open still. agents: processes of NIXL, which keep the network; None: there are to
-    be none."""
+    be none. bytecode: a helper for modules that lie uncompiled."""
 
     start_trial: StartWorker = start_trial
     replaced: Replacements = field(default_factory=Replacements)
@@ -45,19 +55,33 @@ class Rights:
     is_confined: bool = False
     network: bool = False
     agents: AgentProcesses | None = None
+    bytecode: BytecodeHelper | None = None
 
     def check_helpers(self) -> None:
         """Replace helpers that have ended. Any thread may call it; it does not wait for one that hangs."""
         for check in self.checks:
             check()
 
-    def loaded(self, settle: Settle) -> None:
-        """Serving begins: no program needs to be started any more. settle: returns when no weights are read
-        any more."""
+    def loaded(self) -> None:
+        """The model is there: no program needs to be started any more."""
         if self.is_confined:
             serve_only(network=self.network)
+
+    def serves(self, settle: Settle) -> None:
+        """All modules are imported, and all files are open that serving writes to. settle: returns when no
+        weights are read or written any more."""
+        if self.is_confined:
+            threading.Thread(target=self._give_up, args=(settle,), name="sandbox", daemon=True).start()
+
+    def _give_up(self, settle: Settle) -> None:
+        """Rights that only the beginning needs."""
+        if self.bytecode is not None:
+            self.bytecode.tell()
+        with contextlib.suppress(FirelaneError):  # the next step tells it
+            settle()
+        forbid_changes()
         if self.network:
-            threading.Thread(target=_forbid_later, args=(settle,), name="sandbox", daemon=True).start()
+            forbid_network()
 
 
 def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
@@ -78,6 +102,9 @@ def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
     settings = env.read()
     # Before: an engine writes no compiled code.
     env.set_compiler(fork_service(config.cache_dir, partial(confine_compiler, settings, config.cache_dir)))
+    if not has_bytecode() and not sys.dont_write_bytecode:
+        bytecode = BytecodeHelper.fork(partial(confine_bytecode, config.cache_dir))
+        given = replace(given, bytecode=bytecode, checks=(*given.checks, bytecode.check))
     confine(settings, config.cache_dir, *_files(config), network=network)
     given = replace(given, is_confined=True, network=network)
     if not has_grammars:
@@ -114,9 +141,3 @@ def _files_of_gguf(config: EngineConfig) -> list[Path]:
         return []
     index = checked_json.read(config.model_dir / GGUF_INDEX, _GgufIndex)
     return [] if index is None else [Path(file.path) for file in index.files]
-
-
-def _forbid_later(settle: Settle) -> None:
-    with contextlib.suppress(FirelaneError):  # the next step tells it
-        settle()
-    forbid_network()

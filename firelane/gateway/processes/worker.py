@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from firelane.errors import FirelaneError
+from firelane.errors import FirelaneError, ProcessDeadError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.recovery.ejection import OutlierEjection
@@ -94,6 +94,9 @@ class GatewayProcess:
                     self._spawn(self._stop(message.timeout_s))
                 else:
                     await self._act(message, fds)
+        except ProcessDeadError as error:  # somebody has killed its processes: the next one may have them
+            log.error("gateway_not_started error=%r", str(error))
+            return error.exit_code
         except FirelaneError as error:
             self._control.send(Fatal(str(error), error.exit_code))
             return error.exit_code

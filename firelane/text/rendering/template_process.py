@@ -35,7 +35,7 @@ outside or do not answer."""
 WAIT_S = 5.0
 """For the turn of a conversation."""
 REPLACED_WAITS = 6
-"""Further waits of that length while the process is being replaced: the machine may be busy."""
+"""Further waits of that length where the process is replaced meanwhile: the machine may be busy."""
 KIND = "template"
 MODULE = "firelane.text.rendering.template_worker"
 
@@ -149,13 +149,16 @@ class _Process:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
-        """Wait for it: longer, while the process is being replaced. Raises QueueTimeoutError."""
+        """Wait for it: longer, where the process was lost meanwhile. Raises QueueTimeoutError."""
+        worker = self.worker
         for _ in range(1 + REPLACED_WAITS):
+            before = worker.losses
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_S):
                     await self.lock.acquire()
                     break
-            if self.lock.locked() and not self.worker.is_new:
+            is_replaced = worker.losses > before or worker.is_new or worker.is_lost
+            if self.lock.locked() and not is_replaced:
                 raise _busy()
         else:
             raise _busy()

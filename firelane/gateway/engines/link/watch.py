@@ -52,11 +52,10 @@ NO_WATCH: Watch = _NoWatch()
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """silence_s, stopped_s, start_s, starved_s: as in SilenceLimits, of an engine, which beats each second.
-    step_s: the longest that one step may take. load_s: the longest between two reports of its load."""
+    """silence_s, start_s, starved_s: as in SilenceLimits, of an engine, which beats each second. step_s: the
+    longest that one step may take. load_s: the longest between two reports of its load."""
 
     silence_s: float = 5.0
-    stopped_s: float = 1.0
     start_s: float = 60.0
     starved_s: float = 60.0
     step_s: float = 120.0
@@ -64,12 +63,7 @@ class Deadlines:
 
     @property
     def silence(self) -> SilenceLimits:
-        return SilenceLimits(
-            silence_s=self.silence_s,
-            stopped_s=self.stopped_s,
-            start_s=self.start_s,
-            starved_s=self.starved_s,
-        )
+        return SilenceLimits(silence_s=self.silence_s, start_s=self.start_s, starved_s=self.starved_s)
 
 
 class Heartbeat:
