@@ -44,7 +44,7 @@ FILE_RIGHTS = (
 )
 """Which Landlock does not look at."""
 CHANGES = "truncate rename renameat renameat2 unlink unlinkat rmdir mkdir mkdirat"
-"""Of files, by their names, among the calls of serving."""
+"""Changes of files by their names, among the calls of serving."""
 TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 RINGS = "io_uring_enter io_uring_register io_uring_setup"
 """Calls of rings: what is asked for through them passes no filter."""
