@@ -129,6 +129,7 @@ def bandwidth(repeats: int, link: ShapedLink | None = None) -> None:
     process = subprocess.Popen(
         [sys.executable, __file__, SIDE, *words], pass_fds=list(fds.values()), stdin=subprocess.PIPE
     )
+    as_two_hosts(process.pid)
     memory, kv = pool(PAGES)
     transfers = {name: reader(memory, kv, name) for name in ends}
     for transfer in transfers.values():
@@ -141,35 +142,58 @@ def bandwidth(repeats: int, link: ShapedLink | None = None) -> None:
         readers[name] = transfers[name], transfers[name].attach(ours, KEY)
         expected = "tcp" if name in ("ranks", "cipher") else name
         assert transfers[name].transport(readers[name][1]) == expected
-    report(memory.pages.nbytes, in_turns(memory, kv, readers, repeats))
+    seconds, busy = in_turns(memory, kv, readers, repeats, process.pid)
+    report(memory.pages.nbytes, seconds)
+    for name, times in busy.items():
+        print(
+            f"{name:8s} {min(times) * 1e3:6.1f} ms of processors, both ends; median {median(times) * 1e3:.1f}"
+        )
     process.stdin.close()
     process.wait()
     for transfer in transfers.values():
         transfer.close()
 
 
+def as_two_hosts(other: int) -> None:
+    """Each process has cores of its own, as on two hosts: half of them."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    if half:
+        os.sched_setaffinity(other, cores[:half])
+        os.sched_setaffinity(0, cores[half:])
+
+
 def in_turns(
-    memory: HostPages, kv: KvCache, readers: dict[str, tuple[PeerTransfer, str]], repeats: int
-) -> dict[str, list[float]]:
-    """Seconds of each copy of all pages."""
+    memory: HostPages, kv: KvCache, readers: dict[str, tuple[PeerTransfer, str]], repeats: int, other_end: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds of each copy of all pages, and of processors. other_end: the process of the sources."""
     wanted = kv.search.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
     mine = kv.incoming.begin(wanted, PAGES)
     other = shared_zeroed(memory.pages.nbytes, reserved=False)[1][: memory.pages.nbytes].reshape(PAGES, -1)
     seconds: dict[str, list[float]] = {name: [] for name in ("memcpy", *readers)}
+    busy: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(repeats + 1):
         began_s = time.perf_counter()
         for page in np.random.default_rng(0).permutation(PAGES):
             np.copyto(other[page], memory.pages[page])
         seconds["memcpy"].append(time.perf_counter() - began_s)
         for name, (transfer, peer) in readers.items():
+            before_s = processor_s(os.getpid()) + processor_s(other_end)
             transfer.pull(peer, wanted, mine, time.monotonic() + 60)
             while not (settled := transfer.poll()):
                 time.sleep(0.0002)
             assert settled[0].outcome == "ok", settled[0]
             seconds[name].append(settled[0].seconds)
+            busy[name].append(processor_s(os.getpid()) + processor_s(other_end) - before_s)
     for times in seconds.values():
         del times[0]  # memory that was not touched before
-    return seconds
+    return seconds, busy
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of a process's threads."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def report(nbytes: int, seconds: dict[str, list[float]]) -> None:

@@ -1,4 +1,4 @@
-"""The cipher of pages between hosts: records of AES-256-GCM (RFC 5116), with keys of one connection alone.
+"""The cipher of pages between hosts: records of AES-128-GCM (RFC 5116), with keys of one connection alone.
 
 HKDF-SHA256 (RFC 5869) makes a secret for each direction, from the key of the cluster, what both ends have
 agreed on by X25519 (RFC 7748), and both nonces. So a recording of the connection is of no use to whoever gets
@@ -23,10 +23,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from firelane.errors import PeerLostError
 
-RECORD_BYTES = 256 << 10
-"""Bytes of the text of one record, at most."""
+RECORD_BYTES = 512 << 10
+"""Bytes of the text of one record, at most: it stays in a core's cache between the cipher and the socket, and
+there are few records to a page."""
 ROTATION_BYTES = 16 << 30
-HEAD_BYTES, TAG_BYTES, NONCE_BYTES, KEY_BYTES = 4, 16, 12, 32
+HEAD_BYTES, TAG_BYTES, NONCE_BYTES = 4, 16, 12
+SECRET_BYTES, KEY_BYTES = 32, 16
 
 
 class KeyExchange:
@@ -58,14 +60,14 @@ class Keys:
     def next(self, nbytes: int) -> tuple[AESGCM, bytes]:
         """Cipher and nonce of the next record, whose text has so many bytes."""
         if self._number and self._nbytes + nbytes > self._rotation_bytes:
-            self._secret = _expanded(self._secret, "next")
+            self._secret = _expanded(self._secret, "next", SECRET_BYTES)
             self._start()
         self._nbytes += nbytes
         self._number += 1
         return self._cipher, self._number.to_bytes(NONCE_BYTES, "big")
 
     def _start(self) -> None:
-        self._cipher = AESGCM(_expanded(self._secret, "key"))
+        self._cipher = AESGCM(_expanded(self._secret, "key", KEY_BYTES))
         self._number = self._nbytes = 0
 
 
@@ -121,9 +123,9 @@ class CipherRecords:
 
 
 def _secret(material: bytes, nonces: bytes, sender: str) -> bytes:
-    info = f"firelane pages 1 {sender}".encode()
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=nonces, info=info).derive(material)
+    info = f"firelane pages 2 {sender}".encode()
+    return HKDF(algorithm=SHA256(), length=SECRET_BYTES, salt=nonces, info=info).derive(material)
 
 
-def _expanded(secret: bytes, purpose: str) -> bytes:
-    return HKDFExpand(algorithm=SHA256(), length=KEY_BYTES, info=purpose.encode()).derive(secret)
+def _expanded(secret: bytes, purpose: str, nbytes: int) -> bytes:
+    return HKDFExpand(algorithm=SHA256(), length=nbytes, info=purpose.encode()).derive(secret)
