@@ -29,7 +29,7 @@ from firelane.bench.kernels import decode_inputs
 from firelane.bench.table import format_table
 from firelane.contract import StepInputs
 from firelane.doctor.limits import Limits, Probe, build_probe
-from firelane.doctor.machine import describe_machine
+from firelane.doctor.report import describe_machine
 from firelane.engine_config import EngineConfig
 from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program

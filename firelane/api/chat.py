@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from firelane.api.reading.field_names import MarkedMessage
 from firelane.api.reading.schemas import check_schema
-from firelane.api.reading.unread import in_place_of, refuse_newest
 from firelane.api.sampling import (
     HINTS,
     Count,
@@ -29,10 +28,28 @@ CHAT_HINTS = (
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_TOOLS = 1024
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+# Parts of conversations that models here cannot read: images, sounds, files, items of other servers. In a
+# history they are left out, and words stand in their place: refusing them would end a conversation that began
+# on another server, or in which a tool gave an image. In the newest message of a user they are refused: the
+# answer would be about something that the model has not seen.
+_MEDIA = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "computer_screenshot": "image",
+    "audio": "audio",
+    "input_audio": "audio",
+    "video_url": "video",
+    "file": "file",
+    "input_file": "file",
+    "document": "document",
+}
+MAX_NAME = 40
+"""Characters of a type's name, which a client may have made up."""
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """A text, or the words of a refusal. Parts of other types are not read: see unread.py."""
+    """A text, or the words of a refusal. Parts of other types are not read: see in_place_of."""
 
     type: Annotated[str, Meta(extra_json_schema={"enum": ["text", "refusal"]})]
     text: str | None = None
@@ -292,3 +309,21 @@ class ChatRequest(SamplingFields, kw_only=True):
                 check_schema(tool.function.parameters, f"{where}.function.parameters")
         if not names and self.tool_choice not in (None, "none", "auto"):
             raise RequestError("`tool_choice` is only allowed with `tools`", param="tool_choice")
+
+
+def in_place_of(kind: str) -> str:
+    """The words in place of a part of this type."""
+    name = _MEDIA.get(kind)
+    if name is not None:
+        return f"[{name} left out: this model reads text only]"
+    return f"[{' '.join(kind[:MAX_NAME].split('_'))} left out]"
+
+
+def refuse_newest(kind: str) -> RequestError:
+    """The error for a part of this type in the newest message."""
+    return RequestError(
+        f"the last message has a part of type '{kind[:MAX_NAME]}', but this model reads text only: leave the "
+        "part out, or ask a model that reads it",
+        param="messages",
+        code="unsupported_parameter",
+    )

@@ -13,8 +13,7 @@ import msgspec
 import msgspec.inspect
 
 from firelane.api.reading.field_names import FieldNames
-from firelane.api.reading.known_fields import drop_unknown
-from firelane.api.reading.slices import ListField, list_fields, sliced
+from firelane.api.reading.slices import ListField, drop_unknown, list_fields, sliced
 from firelane.api.sampling import AnswerFields
 from firelane.errors import RequestError
 

@@ -1,10 +1,10 @@
-"""GET and POST /admin/models: the models of a node, and what becomes of them."""
+"""Bodies of the paths below /admin: models of a node, engines and their roles, pages of a tenant."""
 
 from __future__ import annotations
 
 import re
 import reprlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -101,3 +101,48 @@ def _go_duration(text: str) -> float | None:
         return float(text)
     total = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     return -total if text.startswith("-") else total
+
+
+class RoleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """engine: its name, as in EngineReport. model: null for the first one."""
+
+    engine: Annotated[str, Meta(min_length=1, max_length=64)]
+    role: Literal["prefill", "decode", "both"]
+    model: str | None = None
+
+    def check(self) -> None:
+        """All that the types allow is allowed."""
+
+
+class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """role: prefill, decode or both. state: starting, ready, standby or dead. requests: in flight there."""
+
+    name: str
+    role: str
+    state: str
+    requests: int
+
+
+class EnginesReport(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    engines: list[EngineReport]
+
+
+class ForgetRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """tenant: its name; "" of a server without tenants. timeout_s: for engines to answer."""
+
+    tenant: Annotated[str, Meta(max_length=64)]
+    timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 60.0
+
+    def check(self) -> None:
+        """All that the types allow is allowed."""
+
+
+class ForgetReport(msgspec.Struct, frozen=True, kw_only=True):
+    """pages: that were erased, counted in each place where they were. engines: that have; silent: that have
+    not answered in time, or cannot be reached."""
+
+    tenant: str
+    pages: int
+    engines: int
+    silent: int

@@ -1,4 +1,4 @@
-"""One child process: started, known until its end, ended."""
+"""One child process: started, known until its end, ended; and waits until a descriptor of it can be used."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from firelane.child_process.ending import in_words
-from firelane.child_process.readiness import ready_on_loop
-from firelane.child_process.state import is_stopped, pid_of, waited_s
+from firelane.child_process.state import in_words, is_stopped, pid_of, waited_s
 from firelane.errors import MachineError
 
 Streams = tuple[int | None, int | None, int | None]
@@ -195,3 +193,35 @@ class Child:
                 return False
             time.sleep(LOOK_EVERY_S)
         return True
+
+
+async def ready_on_loop(fd: int, *, is_writing: bool, timeout_s: float | None = None) -> bool:
+    """False where the time is over first. The descriptor may be closed meanwhile."""
+    import asyncio  # here: engines, which wait in no loop, start without it
+
+    loop, own = asyncio.get_running_loop(), os.dup(fd)
+    ready: asyncio.Future[None] = loop.create_future()
+    add, remove = (
+        (loop.add_writer, loop.remove_writer) if is_writing else (loop.add_reader, loop.remove_reader)
+    )
+
+    def tell() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(own, tell)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await ready
+        return ready.done() and not ready.cancelled()
+    finally:
+        remove(own)
+        os.close(own)
+
+
+async def ready_here(fd: int, *, is_writing: bool, timeout_s: float | None = None) -> bool:
+    """Wait like `ready_on_loop`, but never for an event loop: the calling thread does."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT if is_writing else select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

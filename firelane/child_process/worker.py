@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from firelane.child_process.child import Child
-from firelane.child_process.ending import in_words, is_own_doing
+from firelane.child_process.child import Child, ready_here, ready_on_loop
 from firelane.child_process.frames import READ_BYTES, OverrunError, ReplyReader
-from firelane.child_process.readiness import ready_here, ready_on_loop
 from firelane.child_process.replacements import Replacements
+from firelane.child_process.state import in_words, is_own_doing
 
 START_S = 60.0
 """For the first answer: on a busy machine a process starts slowly."""

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     else:
         print(format_report(report))
     if arguments.save:
-        from firelane.doctor.machine import save_machine
+        from firelane.doctor.report import save_machine
 
         print(f"saved as {save_machine(report, environment.cache_dir)}", file=sys.stderr)
     return 1 if report.problems else 0

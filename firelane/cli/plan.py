@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firelane.server.options.shared import MODEL_HELP, positive_float, positive_int
@@ -107,7 +109,7 @@ def _add_layouts(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli.served import chosen
+    from firelane.cli.plan import chosen
     from firelane.plan.report import as_json, fit_or_explain
     from firelane.plan.table import format_estimates, serve_command, title
 
@@ -200,3 +202,41 @@ def _plot(path: str | Path, setup: PlanSetup, estimates: list[Estimate]) -> None
     from firelane.storage import write_whole
 
     write_whole(Path(path), draw(setup, estimates).encode())
+
+
+def chosen(estimates: Sequence[Estimate], wanted: str, *, on_gpu: bool) -> tuple[Estimate, str]:
+    """The best of those that are served, else of all, and then what `firelane serve` says to it. One has to
+    fit."""
+    from firelane.plan.estimate import best
+    from firelane.plan.table import serve_options
+
+    fitting = [e for e in estimates if not e.problem]
+    refused = {id(e): refusal(" ".join(serve_options(e, on_gpu=on_gpu))) for e in fitting}
+    found = best([e for e in fitting if not refused[id(e)]] or fitting, wanted)
+    return found, refused[id(found)]
+
+
+@cache
+def refusal(options: str) -> str:
+    """Refusal of options by serve, before it looks at a model; "" where it takes them."""
+    from firelane import backends
+    from firelane.cli import build_parser
+    from firelane.engine_config import EngineConfig
+    from firelane.errors import UsageError
+    from firelane.options import fields
+
+    arguments, unknown = build_parser("serve").parse_known_args(["serve", "MODEL", *options.split()])
+    if unknown:
+        return f"it has no option {unknown[0]}"
+    values = vars(arguments)
+    try:
+        config = EngineConfig(
+            model_dir=Path(),
+            cache_dir=Path(),
+            replicas=values.get("replicas", 1),
+            **fields(EngineConfig, values),
+        )
+        backends.check(config.backend, config)
+    except UsageError as error:
+        return f"{error}"
+    return ""

@@ -1,4 +1,6 @@
-"""Everything that decides how Firelane runs on this machine, as one record and as text."""
+"""Everything that decides how Firelane runs on this machine: as one record, as text, and as a device that
+plans can be made for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +17,28 @@ from firelane import __version__
 from firelane.backends.cuda.device import gpu_detection
 from firelane.backends.cuda.device.gpu_detection import GpuDetection
 from firelane.doctor.limits import Limits, measure_limits
-from firelane.doctor.weight_pages import examine_weight_pages, existing_parent
 from firelane.env import Environment
-from firelane.errors import FirelaneError
+from firelane.errors import CacheError, FirelaneError, MachineError
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity, supported_isas
-from firelane.native.pages import TRANSPARENT_HUGE_PAGES, chosen
+from firelane.native.pages import (
+    HUGE_PAGE_BYTES,
+    TRANSPARENT_HUGE_PAGES,
+    MappedFile,
+    PageCacheFile,
+    chosen,
+    private_huge_pages,
+)
 from firelane.native.target import find_target
 from firelane.native.toolchain import find_compiler
+from firelane.plan.devices import SAVED, DeviceSpec, find_kernels, saved_path, to_toml
 from firelane.sandbox.confine import lacks
+from firelane.storage import cache_directory, write_whole
 
 PACKAGES = ("numpy", "tokenizers", "msgspec", "jinja2", "httptools", "uvloop", "huggingface_hub")
+MIB = 1 << 20
+LINK_US = 3.0
+"""Microseconds of an exchange between processes that share memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,3 +223,76 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def examine_weight_pages(cache_dir: Path) -> str:
+    """Whether they are huge, and by what means."""
+    if sys.platform != "linux":
+        return "pages as the system gives them"
+    if mapped_files_are_huge(existing_parent(cache_dir)):
+        return "huge pages, shared by replicas"
+    if private_huge_pages():
+        return "huge pages by private copies (weights_pages): files in the cache directory have small ones"
+    return (
+        "small pages, and decoding waits for them: write madvise to "
+        "/sys/kernel/mm/transparent_hugepage/enabled"
+    )
+
+
+def mapped_files_are_huge(directory: Path) -> bool:
+    """Whether files written there as packed weights are get huge pages in the page cache."""
+    size = 2 * HUGE_PAGE_BYTES
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.truncate(size)
+            PageCacheFile(file.fileno()).prepare(0, size)
+            file.write(bytes(size))
+            file.flush()
+            mapped = MappedFile(file.fileno(), size)
+            mapped.populate(0, size)
+    except OSError:
+        return False
+    share = mapped.huge_share(0, size)
+    mapped.close()
+    return share > 0
+
+
+def existing_parent(directory: Path) -> Path:
+    """The directory, or the first one above it that is there."""
+    return next(path for path in (directory, *directory.parents) if path.exists())
+
+
+def describe_machine(limits: Limits, *, isa: str, title: str, memory_bytes: int) -> DeviceSpec:
+    """Links are memory: each number that ranks exchange is written and read once."""
+    return DeviceSpec(
+        name=SAVED,
+        title=title,
+        kernels=find_kernels(isa),
+        memory_mib=memory_bytes // MIB,
+        read_gbps=round(limits.read_gbps, 2),
+        tflops=round(limits.peak_gflops / 1e3, 4),
+        cores=limits.threads,
+        link_gbps=round(limits.read_gbps / 2, 2),
+        link_us=LINK_US,
+        host_gbps=round(limits.read_gbps, 2),
+        source="firelane doctor --save",
+    )
+
+
+def save_machine(report: MachineReport, cache_dir: Path) -> Path:
+    """Write the description, with the memory that is free now, where plans look for it. Raises MachineError
+    where the machine could not be measured, CacheError where the directory cannot be written."""
+    if report.limits is None:
+        raise MachineError(f"the machine could not be measured: {'; '.join(report.problems)}")
+    title = f"{report.cpu}, {report.cores} core{'s' * (report.cores != 1)}"
+    device = describe_machine(
+        report.limits, isa=report.target.partition(":")[0], title=title, memory_bytes=report.available_bytes
+    )
+    path = saved_path(cache_dir)
+    try:
+        cache_directory(path.parent.parent)
+        cache_directory(path.parent)
+        write_whole(path, to_toml(device).encode())
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be written: {error.strerror}") from error
+    return path

@@ -9,12 +9,11 @@ from typing import Any
 
 from firelane.api.errors import describe
 from firelane.errors import AccessError, ProcessDeadError, RequestError
-from firelane.gateway.http.exchange import Exchange, HttpError, Request, Route, retry_header
+from firelane.gateway.http.exchange import Exchange, HttpError, Request, Route, RouteTable, retry_header
 from firelane.gateway.http.origins import OriginPolicy
-from firelane.gateway.http.routes import RouteTable
 from firelane.gateway.requests.metrics import ServerMetrics
+from firelane.gateway.requests.residence import early_failure
 from firelane.gateway.requests.usage_log import UsageLog
-from firelane.gateway.requests.wake_signs import early_failure
 from firelane.gateway.tenants.registry import Tenants
 
 log = logging.getLogger(__name__)

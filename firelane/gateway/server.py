@@ -32,21 +32,19 @@ from firelane.gateway.http.listener import PROTOCOL, HttpListener, listen_error
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import HttpConnection
 from firelane.gateway.metrics_server import MetricsServer
-from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
-from firelane.gateway.requests.control import FIXED, NodeControl
+from firelane.gateway.requests.control import FIXED, NodeControl, add_node_metrics
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
-from firelane.gateway.requests.node_metrics import add_node_metrics
 from firelane.gateway.requests.text_side import read_text_side
 from firelane.gateway.requests.usage_log import UsageLog
-from firelane.gateway.services import Services
+from firelane.gateway.services import Replies, Services
 from firelane.gateway.share import GatewayShare
 from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth, Tenants
 from firelane.link.tls import ServerTls
 from firelane.telemetry.metrics import Registry
-from firelane.telemetry.tracer import make_traces
+from firelane.telemetry.traces import make_traces
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)

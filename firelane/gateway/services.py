@@ -1,21 +1,26 @@
-"""Parts of a gateway that its handlers use, made once at the start."""
+"""Parts of a gateway that its handlers use, made once at the start; whole answers of handlers."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from firelane.child_process import Replacements
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.conversations.turn import ConversationStores
 from firelane.gateway.files.store import FileStore
-from firelane.gateway.replies import Replies
+from firelane.gateway.http.exchange import JSON, Exchange
 from firelane.gateway.requests.control import NodeControl
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.models import Models
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.tenants.registry import Tenants
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +45,23 @@ class Services:
     created: int
     refresh: Callable[[], Awaitable[None]]
     replaced: Replacements
+
+
+class Replies:
+    def __init__(self, metrics: ServerMetrics) -> None:
+        self._metrics = metrics
+
+    def json(self, exchange: Exchange, answer: Any, status: int = 200, *, headers: bytes = b"") -> None:
+        self.send(exchange, _encode(answer), status, headers=headers)
+
+    def send(
+        self,
+        exchange: Exchange,
+        body: bytes,
+        status: int = 200,
+        *,
+        content_type: bytes = JSON,
+        headers: bytes = b"",
+    ) -> None:
+        self._metrics.responded(status)
+        exchange.respond(status, body, content_type=content_type, headers=headers)

@@ -13,7 +13,7 @@ from typing import NoReturn
 from firelane import env, errors
 from firelane.child_process import Child
 from firelane.child_process.child import no_process
-from firelane.child_process.ending import in_words
+from firelane.child_process.state import in_words
 from firelane.engine_config import EngineConfig
 from firelane.errors import (
     EngineDeadError,

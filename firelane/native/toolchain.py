@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firelane import env
-from firelane.child_process.ending import in_words, is_own_doing
+from firelane.child_process.state import in_words, is_own_doing
 from firelane.errors import CacheError, CompilerError, UsageError
 from firelane.native.compiler_group import compiler_group
 from firelane.storage import cache_directory, locked, read_own, remove_leftovers, replacing

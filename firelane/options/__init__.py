@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from firelane.options.command_line import add_options
 from firelane.options.declared import Declared, Values, check, declared, fields
-from firelane.options.file_table import read_table
 from firelane.options.option import Group, Option, OptionError, number, within
-from firelane.options.option_set import OptionSet
+from firelane.options.option_set import OptionSet, read_table
 
 __all__ = [
     "Declared",

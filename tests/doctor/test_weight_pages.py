@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from firelane.doctor import weight_pages
-from firelane.doctor.weight_pages import examine_weight_pages, existing_parent, mapped_files_are_huge
+from firelane.doctor import report
+from firelane.doctor.report import examine_weight_pages, existing_parent, mapped_files_are_huge
 from firelane.native.pages import MappedFile
 
 
@@ -24,8 +24,8 @@ def test_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_files: bool, in_private: bool, said: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(weight_pages, "mapped_files_are_huge", lambda _: in_files)
-    monkeypatch.setattr(weight_pages, "private_huge_pages", lambda: in_private)
+    monkeypatch.setattr(report, "mapped_files_are_huge", lambda _: in_files)
+    monkeypatch.setattr(report, "private_huge_pages", lambda: in_private)
     assert examine_weight_pages(tmp_path).startswith(said)
 
 

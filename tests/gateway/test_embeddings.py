@@ -12,7 +12,7 @@ import numpy as np
 import openai
 import pytest
 
-from firelane.gateway.apis.embeddings.number_formats import rounded
+from firelane.gateway.apis.embeddings.vectors import rounded
 from firelane.wire.frames import StepFrame
 from tests.text.toy_model import write_model
 

@@ -8,8 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from firelane.api.node import STATES, NodeModelReport, NodeReport
-from firelane.gateway.requests.control import FixedModels
-from firelane.gateway.requests.node_metrics import add_node_metrics
+from firelane.gateway.requests.control import FixedModels, add_node_metrics
 from firelane.node.states import State
 from firelane.telemetry.metrics import Registry
 

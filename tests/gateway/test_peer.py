@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.gateway.http.peer import NOBODY, client_of
+from firelane.gateway.http.exchange import NOBODY, client_of
 
 
 class Transport:

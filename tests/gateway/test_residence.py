@@ -15,7 +15,7 @@ from service import Service
 from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
 from firelane.gateway.apis.ollama.models import NEVER
-from firelane.gateway.requests import wake_signs
+from firelane.gateway.requests import residence as residence_module
 from firelane.gateway.requests.control import FixedModels
 
 BODY = {"prompt": "say", "max_tokens": 20}
@@ -156,7 +156,7 @@ def test_a_request_does_not_wait_for_ever(service, cold) -> None:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake_signs, "SIGN_S", 0.001)
+    monkeypatch.setattr(residence_module, "SIGN_S", 0.001)
 
 
 def lines_of(service: Service, path: str, body: dict, step) -> list[str]:

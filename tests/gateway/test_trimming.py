@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from firelane.gateway import trimming
+from firelane.gateway import bodies
+from firelane.gateway.bodies import Trimmer
 from firelane.gateway.config import HttpLimits
-from firelane.gateway.trimming import Trimmer
 from firelane.text.heap import map_large_blocks, trim_heap
 
 LARGE = {"messages": [{"role": "user", "content": "x" * (200 << 10)}]}
 
 
 def test_many_bodies_few_trims(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trimming, "SOON_S", 0.0)
-    monkeypatch.setattr(trimming, "LATER_S", 0.01)
+    monkeypatch.setattr(bodies, "SOON_S", 0.0)
+    monkeypatch.setattr(bodies, "LATER_S", 0.01)
 
     async def run() -> int:
         loop, times = asyncio.get_running_loop(), 0
@@ -52,7 +52,7 @@ def test_closing_ends_it() -> None:
 
 @pytest.mark.parametrize(("body", "due"), [(LARGE, 2), ({"messages": []}, 0)], ids=["large", "small"])
 def test_large_bodies_are_told(make_service, monkeypatch, body, due):
-    monkeypatch.setattr(trimming, "SOON_S", 3600.0)
+    monkeypatch.setattr(bodies, "SOON_S", 3600.0)
     service = make_service(limits=HttpLimits(body_bytes=1 << 20))
     service.http.post("/v1/chat/completions", json=body)
     assert len(service.gateway.services.bodies.trimmer._due) == due

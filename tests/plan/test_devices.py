@@ -9,7 +9,7 @@ import pytest
 
 from firelane.cli import main
 from firelane.doctor.limits import Limits
-from firelane.doctor.machine import describe_machine, save_machine
+from firelane.doctor.report import describe_machine, save_machine
 from firelane.errors import MachineError, UsageError
 from firelane.plan.devices import find_devices, find_kernels, known_devices, saved_path, to_toml
 from tests.doctor.test_report import LIMITS, healthy_report

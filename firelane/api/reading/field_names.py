@@ -4,7 +4,7 @@ paths that generate text.
 Each server of the field has names of its own for such things. Where this server has the feature, the name
 stands for its own name of it. Where it has not, the request is refused: an answer that breaks what was asked
 for, or was made without a part of the conversation, looks like a good one. Names that are in no list are left
-out, and the client is told (known_fields.py).
+out, and the client is told (slices.py).
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from firelane.gateway.apis.admin.engines import EngineRoleHandler
-from firelane.gateway.apis.admin.node import NodeHandler
-from firelane.gateway.apis.admin.tenant_pages import TenantPageHandler
+from firelane.gateway.apis.admin.node import EngineRoleHandler, NodeHandler, TenantPageHandler
 from firelane.gateway.apis.batches.batches import BatchHandler
 from firelane.gateway.apis.batches.files import FileHandler
 from firelane.gateway.apis.chat.handler import ChatHandler

@@ -1,21 +1,27 @@
-"""One request, its route, and the way to answer it, whoever carries the bytes."""
+"""One request, who sent it, its route, and the way to answer it, whoever carries the bytes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import ipaddress
+import urllib.parse
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from firelane.api.errors import ErrorEnvelope
 from firelane.errors import ProcessDeadError, RequestError
-from firelane.gateway.http.peer import NOBODY
 from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
 NDJSON = b"application/x-ndjson"
 """One JSON object a line."""
+NOBODY = ("", "")
+"""The client of a request that came by no connection."""
+SITE_BITS = 64
+"""Bits of an IPv6 address that name a site: all below are one site's, which may use as many as it likes (RFC
+4291, 2.5.4)."""
 
 
 def retry_header(error: Exception) -> bytes:
@@ -205,3 +211,84 @@ class Route:
     prepare: Callable[[Exchange], None] | None = None
     open_body: Callable[[Request], BodySink | None] | None = None
     owned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RouteMatch:
+    """routes: by method. params: the path's parts that the pattern names, decoded."""
+
+    routes: dict[bytes, Route]
+    params: dict[str, str]
+
+    @property
+    def allowed(self) -> bytes:
+        """The value of an Allow header."""
+        methods = set(self.routes)
+        if b"GET" in methods:
+            methods.add(b"HEAD")
+        return b", ".join(sorted(methods))
+
+    def route(self, method: bytes) -> Route | None:
+        route = self.routes.get(method)
+        return self.routes.get(b"GET") if route is None and method == b"HEAD" else route
+
+
+class RouteTable:
+    """Fixed paths by one look-up; patterns in the order of their adding."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._fixed: dict[bytes, RouteMatch] = {}
+        self._patterns: dict[str, RouteMatch] = {}
+        for route in routes:
+            self._place(route).routes[route.method.encode()] = route
+
+    def _place(self, route: Route) -> RouteMatch:
+        if "{" in route.pattern:
+            return self._patterns.setdefault(route.pattern, RouteMatch({}, {}))
+        return self._fixed.setdefault(route.pattern.encode(), RouteMatch({}, {}))
+
+    def find(self, path: bytes) -> RouteMatch | None:
+        found = self._fixed.get(path)
+        if found is not None:
+            return found
+        parts = path.decode("ascii", "replace").split("/")
+        for pattern, candidate in self._patterns.items():
+            params = _match(pattern.split("/"), parts)
+            if params is not None:
+                return RouteMatch(candidate.routes, params)
+        return None
+
+
+def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
+    if pattern[-1].endswith("+}") and len(parts) > len(pattern):
+        parts = [*parts[: len(pattern) - 1], "/".join(parts[len(pattern) - 1 :])]
+    if len(parts) != len(pattern):
+        return None
+    params: dict[str, str] = {}
+    for want, have in zip(pattern, parts, strict=True):
+        if want.startswith("{"):
+            if not have:
+                return None
+            params[want.strip("{}+")] = urllib.parse.unquote(have)
+        elif want != have:
+            return None
+    return params
+
+
+def client_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """Address and port of the other end: those of one address are one client, or share a proxy."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple) or len(peer) < 2:
+        return NOBODY
+    return _site(str(peer[0])), str(peer[1])
+
+
+def _site(address: str) -> str:
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    mapped = parsed.ipv4_mapped
+    return str(mapped or ipaddress.IPv6Network((parsed, SITE_BITS), strict=False))

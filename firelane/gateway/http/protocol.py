@@ -16,13 +16,22 @@ from typing import cast
 import httptools
 
 from firelane.errors import RequestError
-from firelane.gateway.http import refusals
-from firelane.gateway.http.connections import ConnectionSet
-from firelane.gateway.http.exchange import HttpError, Request
-from firelane.gateway.http.head import MOST_FIELDS, add_field, check_head, framing, has_body
+from firelane.gateway.http.connections import ConnectionSet, Pipeline
+from firelane.gateway.http.exchange import HttpError, Request, client_of
+from firelane.gateway.http.head import (
+    MOST_FIELDS,
+    add_field,
+    check_head,
+    framing,
+    has_body,
+    large_body,
+    large_head,
+    late,
+    malformed,
+    too_many_bodies,
+    too_many_pipelined,
+)
 from firelane.gateway.http.http_exchange import CONTINUE, HttpExchange, Outflow
-from firelane.gateway.http.peer import client_of
-from firelane.gateway.http.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
@@ -142,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._refuse(refusals.malformed(error))
+            self._refuse(malformed(error))
         self._frame_bytes = max(0, self._frame_bytes)  # what one chunk did not need is of no use to others
         if self._incoming is not None and self._frame_bytes > self._limits.header_bytes:
             self._refuse_head()
@@ -249,7 +258,7 @@ class HttpConnection(asyncio.Protocol):
             self._body = bytearray(self._body + body) if self._body else body
         self._owner.held_bytes += len(body)
         if self._owner.held_bytes > self._limits.all_bodies_bytes:
-            self._refuse(refusals.too_many_bodies())
+            self._refuse(too_many_bodies())
 
     def _sink_free(self, _: asyncio.Future[None]) -> None:
         self._sink_busy = False
@@ -274,7 +283,7 @@ class HttpConnection(asyncio.Protocol):
         request.body, self._body = self._body, b""
         self._waiting.add(request, self._head_bytes)
         if len(self._waiting) > self._limits.pipelined:
-            self._refuse(refusals.too_many_pipelined(self._limits.pipelined))
+            self._refuse(too_many_pipelined(self._limits.pipelined))
 
     # Answering.
 
@@ -288,10 +297,10 @@ class HttpConnection(asyncio.Protocol):
         return self._limits.body_bytes if request.body_limit is None else request.body_limit
 
     def _refuse_head(self) -> None:
-        self._refuse(refusals.large_head(self._limits.header_bytes))
+        self._refuse(large_head(self._limits.header_bytes))
 
     def _refuse_body(self, request: Request) -> None:
-        self._refuse(refusals.large_body(self._body_limit(request)))
+        self._refuse(large_body(self._body_limit(request)))
 
     def _refuse(self, error: RequestError) -> None:
         """Answer what waits, then this error, then close."""
@@ -364,7 +373,7 @@ class HttpConnection(asyncio.Protocol):
             if self._incoming is None:
                 self._transport.close()
             else:
-                self._refuse(refusals.late(in_head=self._in_head))
+                self._refuse(late(in_head=self._in_head))
                 self._pump()
 
     @property

@@ -1,12 +1,33 @@
-"""Control over which models are in memory, as the gateway's handlers see it."""
+"""Control over which models are in memory, as the gateway's handlers see it, and its metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from firelane.api.node import NodeReport
+from firelane.api.node import STATES, NodeModelReport, NodeReport
 from firelane.errors import RequestError
 from firelane.gateway.requests.models import ServedModel
+from firelane.telemetry.metrics import Registry
+
+Rows = Iterable[tuple[tuple[str, ...], float]]
+Value = Callable[[NodeModelReport], float]
+MODEL = ("model_name",)
+_LEVELS: tuple[tuple[str, str, Value], ...] = (
+    ("model_state_seconds", "Time in its state.", lambda model: model.state_s),
+    ("model_memory_bytes", "Of the node's budget.", lambda model: model.held_bytes),
+    ("model_waiting", "Requests that wait for the model to come.", lambda model: model.waiting),
+    ("model_pulled_bytes", "Bytes of its files that the last pull found.", lambda model: model.pulled_bytes),
+)
+_COUNTS: tuple[tuple[str, str, Value], ...] = (
+    ("model_wakes", "Times that it came to memory.", lambda model: model.wakes),
+    ("model_loads", "Times that it came other than from standby.", lambda model: model.loads),
+    ("model_load_seconds", "From the start of its loads until it served.", lambda model: model.load_s),
+    ("model_wake_seconds", "From the start of its wakes from standby.", lambda model: model.wake_s),
+    ("model_memory_wait_seconds", "Waited for memory, before both.", lambda model: model.memory_s),
+    ("model_evictions", "Times that it left memory for another model.", lambda model: model.evictions),
+    ("model_failures", "Times that it did not come.", lambda model: model.failures),
+)
 
 
 class NodeControl(Protocol):
@@ -73,4 +94,28 @@ def _fixed(model: ServedModel, within_s: float) -> RequestError:
     del within_s
     return RequestError(
         f"the models of this server are fixed: {model.name} stays as it is", code="models_fixed"
+    )
+
+
+def add_node_metrics(registry: Registry, control: NodeControl) -> None:
+    """One value a model, also of those that come and go while the gateway serves."""
+
+    def rows(value: Value) -> Callable[[], Rows]:
+        return lambda: [((model.name,), value(model)) for model in control.report().models]
+
+    def states() -> Rows:
+        for model in control.report().models:
+            for state in STATES:
+                yield (model.name, state), float(model.state == state)
+
+    registry.levels("firelane:model_state", "1 for the model's state.", (*MODEL, "state"), states)
+    for name, text, value in _LEVELS:
+        registry.levels(f"firelane:{name}", text, MODEL, rows(value))
+    for name, text, value in _COUNTS:
+        registry.levels(f"firelane:{name}", text, MODEL, rows(value), monotonic=True)
+    registry.gauge("firelane:node_memory_bytes", "Held by all models.", lambda: control.report().used_bytes)
+    registry.gauge(
+        "firelane:node_budget_bytes",
+        "Memory that all models may hold; 0: no limit.",
+        lambda: control.report().budget_bytes or 0,
     )

@@ -13,8 +13,7 @@ import msgspec
 from firelane.api.sampling import KvTransferParams, SamplingFields, StreamOptions
 from firelane.api.usage import CachedByTier, CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.errors import RequestError
-from firelane.gateway.http.exchange import Request
-from firelane.gateway.http.peer import NOBODY
+from firelane.gateway.http.exchange import NOBODY, Request
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
 from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseEncoder, ResponseIdentity

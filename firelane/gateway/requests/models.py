@@ -19,9 +19,8 @@ from firelane.gateway.engines.roles.role_control import NO_ROLE_CONTROL, NoRoleC
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
-from firelane.gateway.requests.residence import ALWAYS, Residence, rejects_cold
+from firelane.gateway.requests.residence import ALWAYS, Residence, WakeSigns, rejects_cold
 from firelane.gateway.requests.text_side import TextSide
-from firelane.gateway.requests.wake_signs import WakeSigns
 from firelane.gateway.tenants.tenant import Tenant
 from firelane.text.chat.assistant import Assistant
 from firelane.text.prompt import PromptBuilder, tokens_to_keep

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.errors import RateLimitError
-from firelane.gateway.tenants.buckets import TokenBucket
-from firelane.gateway.tenants.quota import Quota, duration
+from firelane.gateway.tenants.quota import Quota, TokenBucket, duration
 from firelane.gateway.tenants.tenant import Tenant
 
 

@@ -1,11 +1,27 @@
-"""/admin/models: which models are in memory, and having them come and go."""
+"""Paths below /admin: which models are in memory, and having them come and go; engines of a model and
+their roles; a tenant's pages of the KV cache, erased in all engines and tiers.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from firelane.api.decode import BodyDecoder
-from firelane.api.node import NodeModelReport, NodeReport, NodeRequest
+from firelane.api.models import ModelQuery
+from firelane.api.node import (
+    EngineReport,
+    EnginesReport,
+    ForgetReport,
+    ForgetRequest,
+    NodeModelReport,
+    NodeReport,
+    NodeRequest,
+    RoleRequest,
+)
+from firelane.api.stored.paging import read_query
+from firelane.gateway.engines.forgetting import forget_tenant
+from firelane.gateway.engines.roles.roles import change_role
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Services
@@ -67,4 +83,58 @@ class NodeHandler:
 
     def _tell(self, exchange: Exchange, model: ServedModel) -> None:
         (report,) = [one for one in self._control.report().models if one.name == model.name]
+        self._replies.json(exchange, report)
+
+
+class EngineRoleHandler:
+    def __init__(self, services: Services) -> None:
+        self._models = services.models
+        self._bodies = services.bodies
+        self._replies = services.replies
+        self._decoder: BodyDecoder[RoleRequest] = BodyDecoder(RoleRequest)
+
+    def routes(self) -> Iterable[Route]:
+        report = Doc(summary="Engines of a model, and their roles", answer=EnginesReport, query=ModelQuery)
+        change = Doc(summary="Change the role of an engine", body=RoleRequest, answer=EnginesReport)
+        yield Route("GET", "/admin/engines", self.report, admin=True, doc=report)
+        yield Route("POST", "/admin/engines/role", self.change, admin=True, doc=change)
+
+    def report(self, exchange: Exchange) -> None:
+        self._tell(exchange, self._named(read_query(exchange.request.query, ("model",)).get("model")))
+
+    async def change(self, exchange: Exchange) -> None:
+        request = await self._bodies.read(exchange, self._decoder)
+        model = self._named(request.model)
+        change_role(model.engines, request.engine, request.role)
+        self._tell(exchange, model)
+
+    def _named(self, name: str | None) -> ServedModel:
+        return self._models.default if name is None else self._models.named(name)
+
+    def _tell(self, exchange: Exchange, model: ServedModel) -> None:
+        engines = [
+            EngineReport(name=link.name, role=link.role, state=link.state.value, requests=link.sequences)
+            for link in model.engines.links
+        ]
+        self._replies.json(exchange, EnginesReport(model=model.name, engines=engines))
+
+
+class TenantPageHandler:
+    def __init__(self, services: Services) -> None:
+        self._models = services.models
+        self._bodies = services.bodies
+        self._replies = services.replies
+        self._decoder: BodyDecoder[ForgetRequest] = BodyDecoder(ForgetRequest)
+        self._turn = asyncio.Lock()
+
+    def routes(self) -> Iterable[Route]:
+        doc = Doc(summary="Erase a tenant's cached pages", body=ForgetRequest, answer=ForgetReport)
+        yield Route("POST", "/admin/tenants/forget", self.forget, admin=True, doc=doc)
+
+    async def forget(self, exchange: Exchange) -> None:
+        request = await self._bodies.read(exchange, self._decoder)
+        engines = [model.engines for model in self._models]
+        async with self._turn:
+            pages, silent = await forget_tenant(engines, request.tenant, request.timeout_s)
+        report = ForgetReport(tenant=request.tenant, pages=sum(pages), engines=len(pages), silent=silent)
         self._replies.json(exchange, report)

@@ -10,7 +10,7 @@ from firelane.api.stored.paging import PageCursor, read_query
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.replies import Replies
+from firelane.gateway.services import Replies
 
 PATH = "/v1/batches"
 

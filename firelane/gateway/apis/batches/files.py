@@ -11,8 +11,8 @@ from firelane.errors import RequestError
 from firelane.gateway.files.store import FileStore, TenantFiles
 from firelane.gateway.files.upload import Upload, boundary_of
 from firelane.gateway.http.exchange import BodySink, Doc, Exchange, Request, Route
-from firelane.gateway.replies import Replies
 from firelane.gateway.requests.metrics import ServerMetrics
+from firelane.gateway.services import Replies
 
 PATH = "/v1/files"
 CONTENT_TYPE = b"application/octet-stream\r\nx-content-type-options: nosniff"

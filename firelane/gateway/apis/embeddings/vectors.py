@@ -1,4 +1,4 @@
-"""From an engine's embeddings to answers: the vectors themselves, or how alike they are.
+"""From an engine's embeddings to answers: the vectors themselves, as JSON or bytes, or how alike they are.
 
 Standard library alone: a gateway starts without NumPy, and a vector has a few thousand numbers.
 """
@@ -9,6 +9,7 @@ import array
 import base64
 import math
 import operator
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,15 @@ from firelane.api.embeddings import (
     NumberFormat,
 )
 from firelane.errors import RequestError
-from firelane.gateway.apis.embeddings.number_formats import as_bytes, rounded
 from firelane.telemetry.traces import RequestTimes
 
 _encode = msgspec.json.Encoder().encode
 NO_DATA = b'"data":[]'
+ROUND_UP = 0x7FFF
+"""Added to the bits of a float32 whose upper half is to be the nearest bfloat16, and so is the lowest bit
+that stays: ties go to even."""
+PAST_FLOAT16 = 65520.0
+"""From here on a float16 is infinite."""
 
 
 class VectorAnswer(Protocol):
@@ -142,3 +147,32 @@ def _swapped(numbers: array.array[float]) -> array.array[float]:
         numbers = numbers[:]
         numbers.byteswap()
     return numbers
+
+
+def as_bytes(numbers: array.array[float], kind: NumberFormat, order: ByteOrder) -> bytes:
+    """numbers: float32. order: native is little, as on the machines that the engines run on."""
+    mark = ">" if order == "big" else "<"
+    if kind == "float16":
+        return struct.pack(f"{mark}{len(numbers)}e", *map(_within_float16, numbers))
+    if kind == "float32":
+        return struct.pack(f"{mark}{len(numbers)}f", *numbers)
+    bits = array.array("I", numbers.tobytes())
+    halves = array.array("H", [(one + ROUND_UP + (one >> 16 & 1)) >> 16 & 0xFFFF for one in bits])
+    if (sys.byteorder == "big") != (order == "big"):
+        halves.byteswap()
+    return halves.tobytes()
+
+
+def _within_float16(number: float) -> float:
+    return number if abs(number) < PAST_FLOAT16 else math.copysign(math.inf, number)
+
+
+def rounded(numbers: array.array[float], kind: NumberFormat) -> array.array[float]:
+    """The same numbers as the format holds them, as float32."""
+    if kind == "float32":
+        return numbers
+    packed = as_bytes(numbers, kind, "little")
+    if kind == "float16":
+        return array.array("f", struct.unpack(f"<{len(numbers)}e", packed))
+    widened = b"".join(b"\0\0" + packed[i : i + 2] for i in range(0, len(packed), 2))
+    return array.array("f", struct.unpack(f"<{len(numbers)}f", widened))

@@ -17,8 +17,8 @@ from firelane.gateway.apis.messages.answer import (
     ThinkingBlock,
     ThinkingTokensDetails,
     ToolUseBlock,
+    failure,
 )
-from firelane.gateway.apis.messages.failure import failure
 from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseIdentity, encode_json
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning
 

@@ -7,14 +7,17 @@ from dataclasses import replace
 
 from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
-from firelane.gateway.apis.messages.answer import MessageAnswer, MessagesError, TokensCount
+from firelane.gateway.apis.messages.answer import (
+    MessageAnswer,
+    MessagesError,
+    TokensCount,
+    answer_as_anthropic,
+)
 from firelane.gateway.apis.messages.chat import as_chat, ignored
-from firelane.gateway.apis.messages.failure import answer_as_anthropic
 from firelane.gateway.apis.messages.format import MessagesEncoder
 from firelane.gateway.apis.messages.types import HINTS, CountTokensRequest, MessagesRequest
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.replies import Replies
 from firelane.gateway.requests.formats import LiveUsage
 from firelane.gateway.requests.generation import (
     GenerationRequest,
@@ -23,6 +26,7 @@ from firelane.gateway.requests.generation import (
     start_generation,
 )
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.services import Replies
 from firelane.text.prompt import Prompt
 
 

@@ -1,4 +1,6 @@
-"""Answers of the paths that are Ollama's. Durations are nanoseconds, times are as in RFC 3339."""
+"""Answers of the paths that are Ollama's. Durations are nanoseconds, times are as in RFC 3339. Errors
+are OpenAI's, in Ollama's form.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from firelane.api.errors import ErrorEnvelope
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.requests.formats import encode_json
+
+_ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnvelope)
 
 
 class OllamaError(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,3 +155,13 @@ class OllamaShown(msgspec.Struct, frozen=True, kw_only=True):
 
 class OllamaVersion(msgspec.Struct, frozen=True, kw_only=True):
     version: str
+
+
+def failure(status: int, body: bytes) -> tuple[int, bytes]:
+    """Status and body of Ollama's answer; body: an ErrorEnvelope."""
+    return status, encode_json(OllamaError(error=_ENVELOPES.decode(body).error.message))
+
+
+def answer_as_ollama(exchange: Exchange) -> None:
+    """Give the exchange Ollama's form of errors."""
+    exchange.error_form = failure

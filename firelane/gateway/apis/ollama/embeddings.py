@@ -12,15 +12,19 @@ from firelane.api.node import keep_seconds
 from firelane.errors import RequestError
 from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.vectors import VectorFormat, check_dimensions
-from firelane.gateway.apis.ollama.answer import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaError
-from firelane.gateway.apis.ollama.failure import answer_as_ollama
+from firelane.gateway.apis.ollama.answer import (
+    OllamaEmbedAnswer,
+    OllamaEmbeddingsAnswer,
+    OllamaError,
+    answer_as_ollama,
+)
 from firelane.gateway.apis.ollama.format import durations
 from firelane.gateway.apis.ollama.types import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.replies import Replies
 from firelane.gateway.requests.formats import encode_json
 from firelane.gateway.requests.models import Models
+from firelane.gateway.services import Replies
 from firelane.telemetry.traces import RequestTimes
 
 NO_VECTORS = b'"embeddings":[]'

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from firelane.api.decode import BodyDecoder
 from firelane.errors import FirelaneError, ModelNotServedError
-from firelane.gateway.apis.ollama.answer import OllamaError, OllamaPulling
-from firelane.gateway.apis.ollama.failure import answer_as_ollama
+from firelane.gateway.apis.ollama.answer import OllamaError, OllamaPulling, answer_as_ollama
 from firelane.gateway.apis.ollama.models import digest
 from firelane.gateway.apis.ollama.types import PULL_HINTS, OllamaDeleteRequest, OllamaPullRequest
 from firelane.gateway.http.exchange import NDJSON, Doc, Exchange, Route

@@ -19,8 +19,8 @@ from firelane.gateway.apis.ollama.answer import (
     OllamaGenerateAnswer,
     OllamaLogprob,
     OllamaPiece,
+    failure,
 )
-from firelane.gateway.apis.ollama.failure import failure
 from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, TokenReport, around, encode_json
 from firelane.telemetry.traces import RequestTimes
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall

@@ -16,18 +16,18 @@ from firelane.gateway.apis.ollama.answer import (
     OllamaChatAnswer,
     OllamaError,
     OllamaGenerateAnswer,
+    answer_as_ollama,
 )
 from firelane.gateway.apis.ollama.chat import as_chat, as_completion, ignored
-from firelane.gateway.apis.ollama.failure import answer_as_ollama
 from firelane.gateway.apis.ollama.format import OllamaEncoder, rfc3339
 from firelane.gateway.apis.ollama.types import HINTS, OllamaChatRequest, OllamaGenerateRequest, OllamaRequest
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import NDJSON, Doc, Exchange, Route
-from firelane.gateway.replies import Replies
 from firelane.gateway.requests.formats import LiveUsage
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.sinks import LINES, OutputOptions
+from firelane.gateway.services import Replies
 from firelane.text.prompt import Prompt
 from firelane.text.schemas.constraints import grammar_of, schema_notes
 

@@ -20,8 +20,8 @@ from firelane.gateway.apis.ollama.answer import (
     OllamaRunningModels,
     OllamaShown,
     OllamaVersion,
+    answer_as_ollama,
 )
-from firelane.gateway.apis.ollama.failure import answer_as_ollama
 from firelane.gateway.apis.ollama.format import rfc3339
 from firelane.gateway.apis.ollama.types import SHOW_HINTS, OllamaShowRequest
 from firelane.gateway.http.exchange import Doc, Exchange, Route

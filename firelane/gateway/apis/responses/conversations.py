@@ -30,7 +30,7 @@ from firelane.gateway.conversations.conversation_store import (
 )
 from firelane.gateway.conversations.turn import stored_items
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.replies import Replies
+from firelane.gateway.services import Replies
 
 PATH = "/v1/conversations"
 DEFAULT_ITEMS, MOST_ITEMS = 20, 100

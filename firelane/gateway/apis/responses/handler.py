@@ -37,10 +37,10 @@ from firelane.gateway.conversations.turn import (
     initial_answer,
 )
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.replies import Replies
 from firelane.gateway.requests.formats import encode_json
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.services import Replies
 from firelane.text.chat.assistant import RenderedChat
 from firelane.text.prompt import Prompt
 from firelane.text.tokens.encoder import TextRoom

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from firelane.api.models import HealthReport, ModelCard, ModelList, ModelQuery, VersionReport
 from firelane.api.stored.paging import PageCursor, read_query
-from firelane.gateway.apis.messages.answer import ModelInfo, ModelInfoList
-from firelane.gateway.apis.messages.failure import answer_as_anthropic
+from firelane.gateway.apis.messages.answer import ModelInfo, ModelInfoList, answer_as_anthropic
 from firelane.gateway.http.exchange import Doc, Exchange, Route, retry_line
 from firelane.gateway.requests.models import ModelState, ServedModel
 from firelane.gateway.services import Services

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.resources import files
 
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.replies import Replies
+from firelane.gateway.services import Replies
 
 TYPES = {
     ".html": b"text/html; charset=utf-8",

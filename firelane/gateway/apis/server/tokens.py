@@ -19,8 +19,8 @@ from firelane.api.stored.paging import read_query
 from firelane.errors import RequestError
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.replies import Replies
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.services import Replies
 from firelane.text.tokens.encoder import TextRoom, unpack_ids
 
 

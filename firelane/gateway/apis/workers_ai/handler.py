@@ -10,8 +10,7 @@ from firelane.api.sampling import RunOptions
 from firelane.api.stored.paging import read_query
 from firelane.errors import RequestError
 from firelane.gateway.apis.workers_ai.chat import as_chat, as_completion
-from firelane.gateway.apis.workers_ai.failure import failure
-from firelane.gateway.apis.workers_ai.format import WorkersEncoder
+from firelane.gateway.apis.workers_ai.format import WorkersEncoder, failure
 from firelane.gateway.apis.workers_ai.types import RunAnswer, RunFailure, RunQuery, RunRequest
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route

@@ -10,8 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from firelane.child_process.ending import is_own_doing
-from firelane.child_process.state import ProcessState, UnknownProcess, code_of
+from firelane.child_process.state import ProcessState, UnknownProcess, code_of, is_own_doing
 from firelane.engine_state import (
     Assigned,
     Connected,
