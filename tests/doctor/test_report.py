@@ -23,9 +23,9 @@ LIMITS = Limits(
 )
 
 
-def healthy_report() -> doctor.Report:
+def healthy_report() -> doctor.MachineReport:
     """Of a machine with 8 GiB free."""
-    return doctor.Report(
+    return doctor.MachineReport(
         versions={},
         cpu="AMD EPYC",
         cores=2,
