@@ -44,7 +44,7 @@ from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth, Tenants
 from firelane.link.tls import ServerTls
 from firelane.telemetry.metrics import Registry
-from firelane.telemetry.traces import make_traces
+from firelane.telemetry.tracer import make_traces
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)

@@ -1,14 +1,10 @@
-"""Traces of requests: what a tracer is told, the one that does nothing, and the choice of the one that was
-asked for.
-"""
+"""Traces of requests: what a tracer is told, and the one that does nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
-
-from firelane.errors import UsageError
 
 
 @dataclass(slots=True)
@@ -82,18 +78,3 @@ class NoTraces:
 
 
 NO_TRACES = NoTraces()
-
-
-def make_traces(endpoint: str | None, now_s: Callable[[], float]) -> Traces:
-    """None: no traces. "": where OpenTelemetry's own variables say. Raises UsageError where they are wanted
-    but the packages are not installed.
-    """
-    if endpoint is None:
-        return NO_TRACES
-    try:
-        from firelane.telemetry.otel import connect
-    except ImportError as error:
-        raise UsageError(
-            f"traces need OpenTelemetry ({error.name} is not installed): pip install 'firelane[otel]'"
-        ) from None
-    return connect(endpoint, now_s)

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from firelane.telemetry import traces
 from firelane.telemetry.otel import OtelTraces, connect
-from firelane.telemetry.traces import make_traces
+from firelane.telemetry.tracer import make_traces
 
 NOW_S = 50.0
 ATTRIBUTES = {"url.path": "/v1/completions", "http.response.status_code": 200, "firelane.tenant": "acme"}
@@ -91,7 +91,7 @@ def test_spans_arrive_at_a_collector():
 
 def test_off_costs_no_import():
     code = (
-        "import sys; from firelane.telemetry.traces import NO_TRACES, make_traces;"
+        "import sys; from firelane.telemetry.tracer import NO_TRACES, make_traces;"
         "assert make_traces(None, None) is NO_TRACES; import firelane.gateway.server;"
         "assert not [m for m in sys.modules if m.startswith('opentelemetry')]"
     )
