@@ -27,10 +27,10 @@ from cuda_report import Table, parser, percent, publish, run_main
 from cuda_start import model_directory
 
 from firelane.bench.client import LoadClient, first_model
-from firelane.bench.serve import Load, run_load
+from firelane.bench.serve import ServeLoad, run_load
 from firelane.bench.server import ServerProcess, cpu_seconds
 from firelane.bench.summary import PERCENTS, Objectives, Summary, summarise
-from firelane.bench.workload import Request, sharegpt_like, token_requests
+from firelane.bench.workload import BenchRequest, sharegpt_like, token_requests
 from firelane.errors import MachineError
 
 CONCURRENCY = 200
@@ -57,11 +57,11 @@ class Figures:
     roofline_tokens_per_s: float
 
 
-def requests_of(count: int, seed: int) -> list[Request]:
+def requests_of(count: int, seed: int) -> list[BenchRequest]:
     return token_requests(sharegpt_like(count, seed=seed), seed=seed, vocab_size=VOCABULARY)
 
 
-def roofline(limits: Limits, requests: Sequence[Request], concurrency: int) -> float:
+def roofline(limits: Limits, requests: Sequence[BenchRequest], concurrency: int) -> float:
     """Tokens a second of decode steps of `concurrency` sequences, each half-way through its answer on
     average."""
     program = program_of(LLAMA_8B)
@@ -70,10 +70,10 @@ def roofline(limits: Limits, requests: Sequence[Request], concurrency: int) -> f
     return concurrency / limits.seconds(cost.weight_bytes + cost.kv_bytes, cost.flops)
 
 
-def measure(server: ServerProcess, requests: Sequence[Request], concurrency: int) -> tuple[Summary, Cpu]:
+def measure(server: ServerProcess, requests: Sequence[BenchRequest], concurrency: int) -> tuple[Summary, Cpu]:
     """After a warm-up. Raises MachineError where a request fails."""
     client = LoadClient(server.url, first_model(server.url), extra={"ignore_eos": True})
-    load = Load(concurrency=concurrency)
+    load = ServeLoad(concurrency=concurrency)
     run_load(client, requests_of(WARM_UP, seed=1), load)
     engines = server.engine_pids
     before = cpu_seconds(server.gateway_pid), sum(map(cpu_seconds, engines))

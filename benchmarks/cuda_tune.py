@@ -36,7 +36,7 @@ from firelane.backends.cuda.lowering.product_plan import ExpertOp, ProductPlan, 
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.tuning.candidates import neighbours
 from firelane.backends.cuda.tuning.grouped_problem import problem_of
-from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch, Stopwatch
+from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch
 from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 from firelane.contract import StepLimits
 from firelane.errors import CompilerError
@@ -102,7 +102,7 @@ def compile_ahead(shapes: Sequence[ProductShape]) -> None:
 
 
 def measure(
-    shapes: Sequence[ProductShape], *, stopwatch: Stopwatch, device: torch.device, minutes: float
+    shapes: Sequence[ProductShape], *, stopwatch: CudaStopwatch, device: torch.device, minutes: float
 ) -> Iterator[dict[ProductShape, Measured]]:
     """What was found after each shape. While one is measured the next one's kernels compile."""
     ends_s = time.monotonic() + 60 * minutes
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def tune_missing(
-    shapes: Sequence[ProductShape], device_name: str, stopwatch: Stopwatch, arguments: argparse.Namespace
+    shapes: Sequence[ProductShape], device_name: str, stopwatch: CudaStopwatch, arguments: argparse.Namespace
 ) -> None:
     """Measure what the table does not have. What was found is published whatever comes in between."""
     cache_dir = arguments.cache_dir

@@ -41,7 +41,7 @@ from firelane import __version__
 from firelane.bench.client import LoadClient, first_model, read_outcome
 from firelane.bench.server import ServerProcess, cpu_seconds, descendants
 from firelane.bench.table import format_table
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.gateway.routing_names import LEAST_TOKENS, PAGE_AWARE
 from firelane.native.machine import cpu_identity
 
@@ -320,7 +320,7 @@ def cpu_at_rest(look: Callable[[], float], sleep: Callable[[float], Any] = time.
 
 async def _ask(client: LoadClient, prompts: Sequence[list[int]], output: int) -> int:
     """Tokens of the answers."""
-    requests = [Request(prompt=prompt, output_tokens=output) for prompt in prompts]
+    requests = [BenchRequest(prompt=prompt, output_tokens=output) for prompt in prompts]
     outcomes = [read_outcome(one) for one in await asyncio.gather(*map(client.complete, requests))]
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if errors or any(outcome.cached_tokens for outcome in outcomes):

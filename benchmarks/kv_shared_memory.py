@@ -28,7 +28,7 @@ from firelane import __version__, env
 from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.native import ProgramLibrary
 from firelane.bench.table import format_table
 from firelane.contract import SAMPLE, StepInputs, StepLimits
 from firelane.doctor.report import examine_shared_memory
@@ -113,7 +113,11 @@ def executors(scratch: Path, context: int, threads: int) -> dict[str, CpuExecuto
 
     def make(*, shared: bool) -> CpuExecutor:
         return CpuExecutor(
-            library=Library(library), layout=layout, weights=weights, threads=threads, shared_pages=shared
+            library=ProgramLibrary(library),
+            layout=layout,
+            weights=weights,
+            threads=threads,
+            shared_pages=shared,
         )
 
     made = {"private, huge pages": make(shared=False), "private, small pages": make(shared=False)}

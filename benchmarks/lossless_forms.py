@@ -10,7 +10,7 @@ from firelane import env
 from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.native import ProgramLibrary
 from firelane.engine.process.load import load_executor
 from firelane.engine_config import WEIGHTS, EngineConfig
 from firelane.errors import UsageError
@@ -47,4 +47,4 @@ def load_coded(config: EngineConfig, program: Program, form: Format, plain: Layo
     library = KernelCompiler.find(env.read(), cache_dir).build(layout)
     weights = load_packed(program, config.model_dir, cache_dir, forms=forms)
     threads = config.threads or cpu_identity().usable_cores
-    return CpuExecutor(library=Library(library), layout=layout, weights=weights, threads=threads)
+    return CpuExecutor(library=ProgramLibrary(library), layout=layout, weights=weights, threads=threads)

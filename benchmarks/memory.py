@@ -19,7 +19,7 @@ from pathlib import Path
 
 from firelane import __version__
 from firelane.bench.client import LoadClient, first_model
-from firelane.bench.serve import Load, run_load
+from firelane.bench.serve import ServeLoad, run_load
 from firelane.bench.server import ServerProcess
 from firelane.bench.table import format_table
 from firelane.bench.workload import sharegpt_like, token_requests
@@ -73,7 +73,7 @@ def main() -> None:
         with ServerProcess(command, environ={**os.environ, "FIRELANE_CACHE_DIR": scratch}) as server:
             client = LoadClient(server.url, first_model(server.url))
             requests = token_requests(sharegpt_like(2 * arguments.streams, seed=0), seed=0, vocab_size=1000)
-            run_load(client, requests, Load(concurrency=arguments.streams))
+            run_load(client, requests, ServeLoad(concurrency=arguments.streams))
             gateway = sum(m.rss_bytes for m in read_mappings(smaps(server.gateway_pid)))
             engine = [m for pid in server.engine_pids for m in read_mappings(smaps(pid))]
     weights, kv, rest = split_engine(engine, cache_dir, int(arguments.kv_cache_gib * (1 << 30)))

@@ -16,7 +16,7 @@ from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.link import LinkSizes, RankLink, RankWires
-from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.native import ProgramLibrary
 from firelane.contract import SlotState, StepInputs, StepLimits, shared_memory
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.parallel.hosts import HostLayout
@@ -122,7 +122,7 @@ def _tcp_seconds(library: Path, layout: Layout, rounds: int) -> list[float]:
 def _executor(library: Path, layout: Layout, link: RankLink, state: SlotState) -> CpuExecutor:
     weights = Zeros(np.zeros(4 * VOCAB * layout.program.ops[0].outputs[0].width + 4096, np.uint8))
     return CpuExecutor(
-        library=Library(library), layout=layout, weights=weights, threads=1, link=link, state=state
+        library=ProgramLibrary(library), layout=layout, weights=weights, threads=1, link=link, state=state
     )
 
 

@@ -28,7 +28,7 @@ from firelane import __version__
 from firelane.bench.client import DEFAULT_EXTRA, LoadClient, Outcome, first_model, read_outcome
 from firelane.bench.server import ServerProcess
 from firelane.bench.table import format_table, percentile
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.gateway.routing_names import LEAST_TOKENS, ROUTING
 
 CONFIG = COMMON | {
@@ -163,7 +163,7 @@ async def _client(
     """One session: the next prompt follows the answer to the last one."""
     client = LoadClient(url, model, extra=DEFAULT_EXTRA | {"prompt_cache_key": f"client {number}"})
     return [
-        read_outcome(await client.complete(Request(prompt=prompt, output_tokens=output)))
+        read_outcome(await client.complete(BenchRequest(prompt=prompt, output_tokens=output)))
         for prompt in prompts
     ]
 

@@ -24,7 +24,7 @@ import firelane
 from firelane.bench.client import LoadClient, first_model, read_outcome
 from firelane.bench.server import ServerProcess
 from firelane.bench.table import format_table
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def measure_start(arguments: list[str], cache_dir: str) -> Start:
     """One start of the server and one request of one token, sent as soon as it is ready."""
     with ServerProcess(arguments, environ={**os.environ, "FIRELANE_CACHE_DIR": cache_dir}) as server:
         client = LoadClient(server.url, first_model(server.url))
-        recording = asyncio.run(client.complete(Request(prompt=[10, 11, 12, 13], output_tokens=1)))
+        recording = asyncio.run(client.complete(BenchRequest(prompt=[10, 11, 12, 13], output_tokens=1)))
         elapsed_s = time.perf_counter() - server.started_s
         outcome = read_outcome(recording)
         if outcome.error:

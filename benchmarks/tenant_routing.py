@@ -16,9 +16,10 @@ from statistics import median
 from typing import Any
 
 from firelane import env
-from firelane.bench.disagg import DisaggRun, SimulatedClient
+from firelane.bench.disagg import DisaggRun
+from firelane.bench.disagg_client import SimulatedClient
 from firelane.bench.disagg_engine import SimulatedEngine
-from firelane.bench.disagg_loads import Arrival, arrivals
+from firelane.bench.disagg_loads import RequestArrival, arrivals
 from firelane.bench.disagg_model import DisaggMachine
 from firelane.bench.table import format_table, percentile
 from firelane.gateway.engines.routing.page_record import PageRecord
@@ -74,7 +75,7 @@ def main() -> None:
     print(format_table(header, rows))
 
 
-def _requests(options: argparse.Namespace, seed: int) -> Iterator[Arrival]:
+def _requests(options: argparse.Namespace, seed: int) -> Iterator[RequestArrival]:
     flood = arrivals("documents", options.flood, options.seconds, seed)
     visits = arrivals(options.visitor, options.visits, options.seconds, seed + 1000)
     yield from (one._replace(tenant=FLOOD) for one in flood)

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.errors import MachineError, UsageError
 
 DEFAULT_EXTRA = {"ignore_eos": True, "temperature": 0}
@@ -98,7 +98,7 @@ class LoadClient:
         self._key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._extra = extra if extra is not None else DEFAULT_EXTRA
 
-    async def complete(self, request: Request) -> Recording:
+    async def complete(self, request: BenchRequest) -> Recording:
         """One request. Failures to connect or read are told by the recording's `error`."""
         recording = Recording(start_s=time.perf_counter())
         loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ class LoadClient:
         recording.end_s = time.perf_counter()
         return recording
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: BenchRequest) -> bytes:
         """The bytes of the HTTP request."""
         body = msgspec.json.encode(
             {
@@ -136,7 +136,7 @@ class LoadClient:
         )
         return head.encode() + body
 
-    def _asked(self, request: Request) -> dict[str, Any]:
+    def _asked(self, request: BenchRequest) -> dict[str, Any]:
         if not self._is_chat:
             return {"prompt": request.prompt, "max_tokens": request.output_tokens}
         messages = [{"role": "user", "content": request.prompt}]

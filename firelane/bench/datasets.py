@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from firelane.bench.workload import Request, plain_ids
+from firelane.bench.workload import BenchRequest, plain_ids
 from firelane.errors import UsageError
 
 CountTokens = Callable[[str], int]
@@ -38,7 +38,7 @@ class RandomLengths:
             raise UsageError("--random-input-len is too small for its range: some prompts would be empty")
 
 
-def random_requests(count: int, lengths: RandomLengths, *, seed: int, vocab_size: int) -> list[Request]:
+def random_requests(count: int, lengths: RandomLengths, *, seed: int, vocab_size: int) -> list[BenchRequest]:
     """Prompts of token ids: a prefix that all share, then ids in a row from a random one on."""
     rng = np.random.default_rng(seed)
     ids = plain_ids(vocab_size)
@@ -49,7 +49,7 @@ def random_requests(count: int, lengths: RandomLengths, *, seed: int, vocab_size
     firsts = rng.integers(0, len(ids), count)
     prefix = [ids[i] for i in rng.integers(0, len(ids), lengths.prefix_len)]
     return [
-        Request(
+        BenchRequest(
             prompt=[*prefix, *(ids[(first + i + k) % len(ids)] for k in range(tokens))], output_tokens=output
         )
         for i, (tokens, output, first) in enumerate(
@@ -68,20 +68,20 @@ def _high(length: int, ratio: float) -> int:
 
 def sharegpt_requests(
     path: Path, count: int, *, seed: int, count_tokens: CountTokens, output_len: int | None = None
-) -> list[Request]:
+) -> list[BenchRequest]:
     """Prompts are first turns of shuffled conversations, as text; outputs are as long as the second turns, or
     output_len. Drawn again where the file has too few. Raises UsageError.
     """
     turns = _turns(path)
     random.Random(seed).shuffle(turns)
-    found: list[Request] = []
+    found: list[BenchRequest] = []
     for prompt, answer in turns:
         if len(found) == count:
             break
         tokens = count_tokens(prompt)
         output = count_tokens(answer) if output_len is None else output_len
         if _fits(tokens, output, any_output=output_len is not None):
-            found.append(Request(prompt=prompt, output_tokens=output))
+            found.append(BenchRequest(prompt=prompt, output_tokens=output))
     if not found:
         raise UsageError(
             f"{path}: no conversation has a prompt of {SHORTEST} to {LONGEST_PROMPT} tokens and an answer "

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from firelane.bench.disagg_client import SimulatedClient
 from firelane.bench.disagg_clock import Timeline
 from firelane.bench.disagg_engine import EngineKind, SimulatedEngine
-from firelane.bench.disagg_loads import LOADS, Arrival, arrivals, prompt_of
+from firelane.bench.disagg_loads import LOADS, RequestArrival, arrivals, prompt_of
 from firelane.bench.disagg_model import DisaggMachine
 from firelane.bench.disagg_roles import SimulatedRoles
 from firelane.bench.disagg_transfer import SimulatedTransfer
 from firelane.bench.table import format_table, percentile
-from firelane.errors import FirelaneError, UsageError
+from firelane.errors import UsageError
 from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.gateway.engines.roles.role_controller import Role, RoleController
 from firelane.gateway.engines.routing.routing import Router
 from firelane.wire.frames import (
-    FinishReason,
     NewRequest,
-    PagesAt,
     Sampling,
-    Started,
     StepFrame,
-    TokenLogprobs,
 )
 
 HOP_S = 0.0003
@@ -59,42 +55,12 @@ class DisaggFigures:
     lasted_s: float
 
 
-class SimulatedClient:
-    """The sink of a request: the times of its tokens."""
-
-    def __init__(self, arrival: Arrival) -> None:
-        self.arrived_s, self.prompt_tokens = arrival.at_s, arrival.prompt_tokens
-        self.tenant = arrival.tenant
-        self.times_s: list[float] = []
-        self.has_ended = False
-
-    def on_started(self, started: Started, planned_s: float) -> None: ...
-    def on_logprobs(self, entry: TokenLogprobs) -> None: ...
-    def on_embedding(self, values: bytes) -> None: ...
-    def ending(self, reason: FinishReason) -> None: ...
-    def on_token(self, token: int, now_s: float) -> None:
-        del token
-        self.times_s.append(now_s)
-
-    def on_waiting(self) -> None: ...
-    def on_pages(self, pages: PagesAt) -> None: ...
-    def on_end(self) -> None:
-        self.has_ended = True
-
-    def on_failed(self, error: FirelaneError) -> None:
-        raise error
-
-    @property
-    def gaps_s(self) -> list[float]:
-        return [later - earlier for earlier, later in pairwise(self.times_s)]
-
-
 class DisaggRun:
     """Arrivals, a router, and engines, until all has been answered."""
 
     def __init__(
         self,
-        requests: Iterable[Arrival],
+        requests: Iterable[RequestArrival],
         roles: Sequence[str],
         kind_of: KindOf,
         controller: RoleController | None = None,
@@ -144,7 +110,7 @@ class DisaggRun:
                 flight.have_pages_of(engine)
                 self._send(flight)
 
-    def _arrive(self, number: int, arrival: Arrival) -> None:
+    def _arrive(self, number: int, arrival: RequestArrival) -> None:
         client = SimulatedClient(arrival)
         self.clients.append(client)
         sampling = Sampling(seed=number, max_tokens=arrival.output_tokens)

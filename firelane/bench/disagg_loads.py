@@ -13,7 +13,7 @@ LONGEST_PROMPT = 30_000
 VOCABULARY = 1 << 15
 
 
-class Arrival(NamedTuple):
+class RequestArrival(NamedTuple):
     """A request: when it comes, and its tokens."""
 
     at_s: float
@@ -58,12 +58,12 @@ LOADS: Mapping[str, Lengths] = MappingProxyType(
 )
 
 
-def arrivals(load: str, rate: float, seconds: float, seed: int) -> Iterator[Arrival]:
+def arrivals(load: str, rate: float, seconds: float, seed: int) -> Iterator[RequestArrival]:
     """Poisson arrivals, `rate` a second."""
     rng = default_rng(seed)
     at_s = rng.exponential(1 / rate)
     while at_s < seconds:
-        yield Arrival(at_s, *LOADS[load](rng))
+        yield RequestArrival(at_s, *LOADS[load](rng))
         at_s += rng.exponential(1 / rate)
 
 

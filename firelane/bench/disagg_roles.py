@@ -5,21 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from firelane.bench.disagg_client import SimulatedClient
 from firelane.bench.disagg_clock import Timeline
 from firelane.bench.disagg_engine import SimulatedEngine
 from firelane.bench.table import percentile
 from firelane.gateway.engines.roles.role_control import PERCENT
 from firelane.gateway.engines.roles.role_controller import Measurement, Role, RoleController, Split
-
-
-class Answered(Protocol):
-    """A request as its client sees it: when it came, and when its tokens did."""
-
-    arrived_s: float
-    prompt_tokens: int
-    times_s: list[float]
 
 
 class RoleChange(NamedTuple):
@@ -36,7 +29,7 @@ class SimulatedRoles:
         controller: RoleController,
         timeline: Timeline,
         engines: Sequence[SimulatedEngine],
-        clients: Sequence[Answered],
+        clients: Sequence[SimulatedClient],
         change: Callable[[SimulatedEngine, Role], None],
         goes_on: Callable[[], bool],
     ) -> None:
@@ -63,7 +56,7 @@ class SimulatedRoles:
             self._later()
 
 
-def measured(clients: Sequence[Answered], since_s: float, until_s: float) -> Measurement:
+def measured(clients: Sequence[SimulatedClient], since_s: float, until_s: float) -> Measurement:
     """The measurement of all tokens in that time."""
     ttfts: list[float] = []
     gaps: list[float] = []

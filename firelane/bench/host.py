@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane.bench.client import LoadClient, first_model
-from firelane.bench.serve import Load, run_load
+from firelane.bench.serve import ServeLoad, run_load
 from firelane.bench.server import ServerProcess, cpu_seconds
 from firelane.bench.table import format_table, write_json
-from firelane.bench.workload import Request, exponential, text_requests
+from firelane.bench.workload import BenchRequest, exponential, text_requests
 from firelane.errors import MachineError
 from firelane.sources.resolve import resolve
 
@@ -72,7 +72,7 @@ def read_vocabulary(directory: Path) -> Vocabulary:
     return Vocabulary(size=tokenizer.get_vocab_size(), decode=tokenizer.decode)
 
 
-def _requests(count: int, seed: int, vocabulary: Vocabulary) -> list[Request]:
+def _requests(count: int, seed: int, vocabulary: Vocabulary) -> list[BenchRequest]:
     """Prompts as text: tokenising them is a part of the cost."""
     lengths = exponential(
         count, seed=seed, prompt_mean=PROMPT_MEAN, output_mean=OUTPUT_MEAN, longest=LONGEST_TOKENS
@@ -83,7 +83,7 @@ def _requests(count: int, seed: int, vocabulary: Vocabulary) -> list[Request]:
 def measure_host(server: ServerProcess, load: HostLoad, vocabulary: Vocabulary) -> HostCost:
     """CPU time of the server's processes over the load, after a warm-up."""
     client = LoadClient(server.url, first_model(server.url), extra={"ignore_eos": True})
-    together = Load(concurrency=load.streams)
+    together = ServeLoad(concurrency=load.streams)
     run_load(client, _requests(WARM_UP_REQUESTS, load.seed + 1, vocabulary), together)
     measured = _requests(load.num_requests, load.seed, vocabulary)
     engine_pids = server.engine_pids

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from firelane.bench.table import format_table
 from firelane.doctor.limits import Limits, measure_limits
@@ -30,6 +30,9 @@ from firelane.errors import UsageError
 from firelane.program.program import Program
 from firelane.program.values import Cost, StepShape
 from firelane.weights.progress import Progress
+
+if TYPE_CHECKING:
+    from firelane.bench.engine import EngineGenerator
 
 MAX_NUM_SEQS = 64
 MAX_NUM_BATCHED_TOKENS = 2048
@@ -119,20 +122,6 @@ def _decode_step(sequences: int, context: int) -> StepShape:
     return StepShape(tokens=sequences, outputs=sequences, attended=seen, context=seen, sequences=sequences)
 
 
-class Generator(Protocol):
-    """A runner of workloads: an engine without prefix cache."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def max_model_len(self) -> int: ...
-
-    def generate(self, prompts: Sequence[list[int]], output_tokens: int) -> None:
-        """Greedy, exactly `output_tokens` for each prompt; returns when all are done."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """Best of the repeats; rates in tokens, 10^9 bytes and 10^9 operations a second."""
@@ -143,7 +132,7 @@ class Result:
     gflops: float
 
 
-def measure(workload: Workload, generator: Generator, program: Program, *, repeats: int) -> Result:
+def measure(workload: Workload, generator: EngineGenerator, program: Program, *, repeats: int) -> Result:
     """The best of `repeats` runs."""
     prompts = workload.prompts(generator.vocab_size)
     seconds = min(_seconds(generator, prompts, workload.output_tokens) for _ in range(repeats))
@@ -158,7 +147,7 @@ def measure(workload: Workload, generator: Generator, program: Program, *, repea
     )
 
 
-def _seconds(generator: Generator, prompts: list[list[int]], output_tokens: int) -> float:
+def _seconds(generator: EngineGenerator, prompts: list[list[int]], output_tokens: int) -> float:
     start = time.perf_counter()
     generator.generate(prompts, output_tokens)
     return time.perf_counter() - start
@@ -174,7 +163,7 @@ def choose(names: Sequence[str] | None) -> list[Workload]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class OfflineFigures:
     """Figures of one run; `too_long` names the workloads that the model has too few positions for."""
 
     model: str
@@ -183,7 +172,7 @@ class Figures:
     too_long: list[str]
 
 
-def format_figures(figures: Figures) -> str:
+def format_figures(figures: OfflineFigures) -> str:
     limits = figures.limits
 
     def row(result: Result) -> list[str]:
@@ -215,7 +204,9 @@ class OfflineRun:
     activation_dtype: str = "bf16"
 
 
-def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, progress: Progress) -> Figures:
+def run_offline(
+    model_dir: Path, environment: Environment, run: OfflineRun, progress: Progress
+) -> OfflineFigures:
     """Measure the machine, then the workloads that fit the model."""
     from firelane.bench.engine import EngineGenerator
 
@@ -239,7 +230,7 @@ def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, prog
         results = [measure(w, generator, generator.program, repeats=run.repeats) for w in fitting]
     finally:
         generator.close()
-    return Figures(
+    return OfflineFigures(
         model=model_dir.name,
         limits=limits,
         workloads=results,

@@ -12,8 +12,8 @@ from statistics import median
 
 from numpy.random import default_rng
 
-from firelane.bench.router_engine import PAGE_TOKENS, EngineSpeed, Job, SimulatedEngine
-from firelane.bench.router_traces import TRACES, Session
+from firelane.bench.router_engine import PAGE_TOKENS, EngineSpeed, Job, TraceEngine
+from firelane.bench.router_traces import TRACES, TraceSession
 from firelane.bench.table import format_table, percentile
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.engines.recovery.in_flight import InFlight
@@ -82,13 +82,15 @@ class _InfiniteCache:
 class Simulation:
     """Sessions, a policy, and engines, until all has been answered. ttfts_s: of all requests."""
 
-    def __init__(self, sessions: Iterable[Session], policy: Policy, engines: int, speed: EngineSpeed) -> None:
+    def __init__(
+        self, sessions: Iterable[TraceSession], policy: Policy, engines: int, speed: EngineSpeed
+    ) -> None:
         self.now_s = 0.0
         self.ttfts_s: list[float] = []
         self.prompt_tokens = self.cached_tokens = 0
         self.infinite = _InfiniteCache()
         self._policy = policy
-        self._engines = [SimulatedEngine(str(i), speed) for i in range(engines)]
+        self._engines = [TraceEngine(str(i), speed) for i in range(engines)]
         self._ids = count()
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -103,7 +105,7 @@ class Simulation:
     def _at(self, time_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time_s, next(self._order), act))
 
-    def _send(self, session: Session, turn: int, history: bytes) -> None:
+    def _send(self, session: TraceSession, turn: int, history: bytes) -> None:
         prompt = (history or session.prefix()) + session.text(turn, output=False)
         request = NewRequest(id=next(self._ids), prompt=prompt, sampling=SAMPLING)
         flight = InFlight(request, _NoSink(), session.key)
@@ -117,10 +119,10 @@ class Simulation:
             engine.is_busy = True
             self._begin_step(engine)
 
-    def _begin_step(self, engine: SimulatedEngine) -> None:
+    def _begin_step(self, engine: TraceEngine) -> None:
         self._at(engine.begin(self.now_s), partial(self._end_step, engine))
 
-    def _end_step(self, engine: SimulatedEngine) -> None:
+    def _end_step(self, engine: TraceEngine) -> None:
         for job in engine.finish(self.now_s):
             job.on_end(job)
         if engine.sequences:
@@ -128,7 +130,7 @@ class Simulation:
         else:
             engine.is_busy = False
 
-    def _ended(self, session: Session, turn: int, arrived_s: float, job: Job) -> None:
+    def _ended(self, session: TraceSession, turn: int, arrived_s: float, job: Job) -> None:
         self._policy.ended(job.flight, len(job.output) // 4)
         self.ttfts_s.append(job.first_s - arrived_s)
         self.prompt_tokens += job.prompt_tokens

@@ -73,7 +73,7 @@ class PageCache:
             self._pages.popitem(last=False)
 
 
-class SimulatedEngine:
+class TraceEngine:
     """A Candidate whose requests are computed in simulated steps."""
 
     def __init__(self, name: str, speed: EngineSpeed) -> None:

@@ -23,7 +23,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class TraceSession:
     """One client's turns, of which the first comes at start_s. shared: (kind, tokens) of the prefix that all
     sessions of a kind begin with. has_key: its requests name it."""
 
@@ -55,7 +55,7 @@ def _lognormal(rng: Generator, median: float, sigma: float, least: int, most: in
     return int(np.clip(rng.lognormal(np.log(median), sigma), least, most))
 
 
-def agents(rng: Generator) -> Iterator[Session]:
+def agents(rng: Generator) -> Iterator[TraceSession]:
     """Tools' results of hundreds to thousands of tokens in each turn, short outputs, short pauses."""
     for number in range(48):
         turns = tuple(
@@ -66,10 +66,10 @@ def agents(rng: Generator) -> Iterator[Session]:
             )
             for _ in range(int(rng.integers(12, 30)))
         )
-        yield Session(number, rng.uniform(0, 60), turns, (number % 4, 2500))
+        yield TraceSession(number, rng.uniform(0, 60), turns, (number % 4, 2500))
 
 
-def chat(rng: Generator) -> Iterator[Session]:
+def chat(rng: Generator) -> Iterator[TraceSession]:
     """Short turns, long pauses: conversations of people behind one system prompt."""
     for number in range(400):
         turns = tuple(
@@ -80,37 +80,37 @@ def chat(rng: Generator) -> Iterator[Session]:
             )
             for _ in range(int(rng.geometric(0.25)))
         )
-        yield Session(number, rng.uniform(0, 120), turns, (0, 600))
+        yield TraceSession(number, rng.uniform(0, 120), turns, (0, 600))
 
 
-def batch(rng: Generator) -> Iterator[Session]:
+def batch(rng: Generator) -> Iterator[TraceSession]:
     """Independent requests, without a session, of a few jobs that have a template of their own."""
     for number in range(1200):
         turn = Turn(_lognormal(rng, 700, 0.6, 100, 8000), _lognormal(rng, 60, 0.5, 5, 300), 0.0)
-        yield Session(number, rng.uniform(0, 40), (turn,), (number % 12, 1200), has_key=False)
+        yield TraceSession(number, rng.uniform(0, 40), (turn,), (number % 12, 1200), has_key=False)
 
 
-def long_tail(rng: Generator) -> Iterator[Session]:
+def long_tail(rng: Generator) -> Iterator[TraceSession]:
     """Independent prompts of 100 to 100,000 tokens by Pareto's law: one in a hundred is over 10,000."""
     start_s = 0.0
     for number in range(8000):
         start_s += rng.exponential(1 / 60)
         tokens = int(1 / (1 / SHORTEST - rng.uniform(0, 1 / SHORTEST - 1 / LONGEST)))
         turn = Turn(tokens, _lognormal(rng, 60, 0.7, 5, 400), 0.0)
-        yield Session(number, start_s, (turn,), has_key=False)
+        yield TraceSession(number, start_s, (turn,), has_key=False)
 
 
-def documents(rng: Generator) -> Iterator[Session]:
+def documents(rng: Generator) -> Iterator[TraceSession]:
     """Independent prompts of 100 to 100,000 tokens, log-normal: one in a hundred is over 40,000, and its own
     computation takes longer than most queues."""
     start_s = 0.0
     for number in range(4000):
         start_s += rng.exponential(1 / 11)
         turn = Turn(_lognormal(rng, 700, 1.8, SHORTEST, LONGEST), _lognormal(rng, 80, 0.7, 5, 400), 0.0)
-        yield Session(number, start_s, (turn,), has_key=False)
+        yield TraceSession(number, start_s, (turn,), has_key=False)
 
 
-TRACES: dict[str, Callable[[Generator], Iterator[Session]]] = {
+TRACES: dict[str, Callable[[Generator], Iterator[TraceSession]]] = {
     "agents": agents,
     "chat": chat,
     "batch": batch,

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from firelane.bench.client import LoadClient, Outcome, Recording, read_outcome
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 
 OnDone = Callable[[int], None]
 """Called with the number of requests that have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class ServeLoad:
     """When requests are sent: `arrivals_s[i]` after the start (None: as soon as there is room), never
     more than `concurrency` at a time (None: no bound)."""
 
@@ -24,7 +24,7 @@ class Load:
 
 
 def run_load(
-    client: LoadClient, requests: Sequence[Request], load: Load, on_done: OnDone | None = None
+    client: LoadClient, requests: Sequence[BenchRequest], load: ServeLoad, on_done: OnDone | None = None
 ) -> tuple[list[Outcome], float]:
     """Send all requests; returns their outcomes in order, and the wall time in seconds."""
     import uvloop
@@ -34,7 +34,7 @@ def run_load(
 
 
 async def _send_all(
-    client: LoadClient, requests: Sequence[Request], load: Load, on_done: OnDone | None = None
+    client: LoadClient, requests: Sequence[BenchRequest], load: ServeLoad, on_done: OnDone | None = None
 ) -> tuple[list[Recording], float]:
     room = asyncio.Semaphore(load.concurrency or len(requests))
     done = 0

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.errors import MachineError, UsageError
 
 
@@ -67,10 +67,10 @@ class ServerTokens:
             raise MachineError(f"{address}: {error}; name the model's directory with --tokenizer") from error
 
 
-def as_text(requests: Sequence[Request], tokens: Tokens) -> list[Request]:
+def as_text(requests: Sequence[BenchRequest], tokens: Tokens) -> list[BenchRequest]:
     """The same requests with their prompts as text, for endpoints that take no token ids."""
     return [
-        Request(
+        BenchRequest(
             prompt=request.prompt if isinstance(request.prompt, str) else tokens.text(request.prompt),
             output_tokens=request.output_tokens,
         )

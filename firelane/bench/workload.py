@@ -16,7 +16,7 @@ FIRST_PLAIN_ID = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BenchRequest:
     """One request of a load: a prompt as token ids or as text, and how many tokens to generate."""
 
     prompt: list[int] | str
@@ -58,12 +58,12 @@ def _log_normal(rng: random.Random, mean: float, sigma: float, longest: int) -> 
     return min(longest, max(SHORTEST, round(drawn)))
 
 
-def token_requests(lengths: Sequence[Lengths], *, seed: int, vocab_size: int) -> list[Request]:
+def token_requests(lengths: Sequence[Lengths], *, seed: int, vocab_size: int) -> list[BenchRequest]:
     """Prompts of random plain token ids: exact lengths on any server that takes lists of ids."""
     rng = random.Random(seed)
     ids = plain_ids(vocab_size)
     return [
-        Request(
+        BenchRequest(
             prompt=[rng.randrange(ids.start, ids.stop) for _ in range(n.prompt_tokens)],
             output_tokens=n.output_tokens,
         )
@@ -78,10 +78,10 @@ def plain_ids(vocab_size: int) -> range:
 
 def text_requests(
     lengths: Sequence[Lengths], *, seed: int, vocab_size: int, decode: Callable[[list[int]], str]
-) -> list[Request]:
+) -> list[BenchRequest]:
     """Prompts as text, for the server to tokenise: about as long as asked (ids may re-encode otherwise)."""
     return [
-        Request(prompt=decode(r.prompt), output_tokens=r.output_tokens)
+        BenchRequest(prompt=decode(r.prompt), output_tokens=r.output_tokens)
         for r in token_requests(lengths, seed=seed, vocab_size=vocab_size)
         if isinstance(r.prompt, list)
     ]

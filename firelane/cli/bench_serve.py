@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from firelane.bench.client import LoadClient
     from firelane.bench.serve import OnDone
     from firelane.bench.tokens import Tokens
-    from firelane.bench.workload import Request
+    from firelane.bench.workload import BenchRequest
     from firelane.env import Environment
 
 LOGNORMAL, RANDOM, SHAREGPT = "lognormal", "random", "sharegpt"
@@ -180,10 +180,10 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 def _drive(
-    client: LoadClient, requests: list[Request], traffic: Traffic, arguments: argparse.Namespace
+    client: LoadClient, requests: list[BenchRequest], traffic: Traffic, arguments: argparse.Namespace
 ) -> tuple[list[Any], float]:
     """Warm up, then the load, with a line that moves."""
-    from firelane.bench.serve import Load, run_load
+    from firelane.bench.serve import ServeLoad, run_load
     from firelane.server.progress import ProgressDisplay
 
     display = ProgressDisplay()
@@ -198,15 +198,15 @@ def _drive(
 
     try:
         if warm_ups:
-            run_load(client, requests[:1] * warm_ups, Load(concurrency=most), shown("warm-up", warm_ups))
+            run_load(client, requests[:1] * warm_ups, ServeLoad(concurrency=most), shown("warm-up", warm_ups))
         arrivals_s = traffic.arrivals_s(len(requests), seed=arguments.seed)
-        load = Load(concurrency=most, arrivals_s=arrivals_s)
+        load = ServeLoad(concurrency=most, arrivals_s=arrivals_s)
         return run_load(client, requests, load, shown("load", len(requests)))
     finally:
         display.close()
 
 
-def _requests(arguments: argparse.Namespace, model: str) -> list[Request]:
+def _requests(arguments: argparse.Namespace, model: str) -> list[BenchRequest]:
     from firelane.bench.tokens import LocalTokens, ServerTokens, as_text
 
     if (arguments.dataset_path is None) == (arguments.dataset_name == SHAREGPT):
@@ -219,7 +219,7 @@ def _requests(arguments: argparse.Namespace, model: str) -> list[Request]:
     return as_text(requests, tokens) if arguments.backend == "openai-chat" else requests
 
 
-def _drawn(arguments: argparse.Namespace, tokens: Tokens) -> list[Request]:
+def _drawn(arguments: argparse.Namespace, tokens: Tokens) -> list[BenchRequest]:
     from firelane.bench import datasets
     from firelane.bench.workload import sharegpt_like, token_requests
 

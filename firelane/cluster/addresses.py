@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from firelane.errors import UsageError
 
@@ -50,20 +50,15 @@ def _is_host(text: str) -> bool:
         return False
 
 
-class Discovery(Protocol):
-    async def find(self) -> list[Place]:
-        """Engines that there are at present. Raises OSError where that cannot be told."""
-        ...
-
-
 class NameDiscovery:
-    """The Discovery of a list of names: each address of a name is an engine. The name of a headless service
+    """Finds the engines of a list of names: each address of a name is one. The name of a headless service
     of Kubernetes has one for each pod; an IP address has itself."""
 
     def __init__(self, addresses: list[Address]) -> None:
         self._addresses = addresses
 
     async def find(self) -> list[Place]:
+        """Engines that there are at present. Raises OSError where that cannot be told."""
         found: dict[Address, Place] = {}
         for host, port in self._addresses:
             for ip in await _resolve(host, port):

@@ -13,7 +13,7 @@ import socket
 import ssl
 
 from firelane.cluster.addresses import Address
-from firelane.cluster.relay import Relay
+from firelane.cluster.relay import ConnectionRelay
 from firelane.errors import MachineError
 from firelane.link.accepting import GreetingServer, peer_name
 from firelane.link.greeting import Hello, Refused, facts_of, protocol_difference, welcome
@@ -34,7 +34,7 @@ class EngineHost:
         self._acceptor: socket.socket | None = None
         self._server: GreetingServer | None = None
         self._numbers = 0
-        self._relays: dict[Relay, asyncio.Task[None]] = {}
+        self._relays: dict[ConnectionRelay, asyncio.Task[None]] = {}
 
     async def listen(self, address: Address) -> int:
         """Returns the port. Raises MachineError."""
@@ -89,7 +89,7 @@ class EngineHost:
         sock = opening.transport.get_extra_info("socket")
         log.info("gateway_connected number=%d address=%s", number, peer_name(sock))
         opening.send(welcome(number))
-        relay = Relay(opening.transport, self._forget)
+        relay = ConnectionRelay(opening.transport, self._forget)
         self._relays[relay] = asyncio.ensure_future(_begin(relay, ours, bytes(opening.head)))
         return None
 
@@ -105,7 +105,7 @@ class EngineHost:
             return Refused(f"{MOST_GATEWAYS} gateways are connected already", is_passing=True)
         return None
 
-    def _forget(self, relay: Relay) -> None:
+    def _forget(self, relay: ConnectionRelay) -> None:
         if self._relays.pop(relay, None) is not None:
             log.info("gateway_gone left=%d", len(self._relays))
 
@@ -115,7 +115,7 @@ class EngineHost:
             self._acceptor = None
 
 
-async def _begin(relay: Relay, inner: socket.socket, head: bytes) -> None:
+async def _begin(relay: ConnectionRelay, inner: socket.socket, head: bytes) -> None:
     try:
         await relay.begin(inner, head)
     except OSError as error:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import cast
 
 
-class Relay:
+class ConnectionRelay:
     """Two connected ends, which end together. on_end: called once, when the outer one is gone."""
 
-    def __init__(self, outer: asyncio.Transport, on_end: Callable[[Relay], None]) -> None:
+    def __init__(self, outer: asyncio.Transport, on_end: Callable[[ConnectionRelay], None]) -> None:
         """outer: a connection that does not read."""
         self._outer, self._inner = _End(self._outer_ended), _End(self._inner_ended)
         self._outer.transport, self._on_end = outer, on_end

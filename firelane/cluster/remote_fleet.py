@@ -1,4 +1,4 @@
-"""The engines of one model on other hosts: found by a Discovery, connected, and let go when they vanish."""
+"""The engines of one model on other hosts: found by name, connected, and let go when they vanish."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import Generic, Protocol, TypeVar
 
-from firelane.cluster.addresses import Discovery, Place
+from firelane.cluster.addresses import NameDiscovery, Place
 from firelane.cluster.remote_engine import BackOff, Dial, RemoteEngine, RemoteLink
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class RemoteFleet(Generic[LinkT]):
     as its connection does: a name server may err, and a host that is shut down ends its connections itself,
     when the requests there have ended or gone on elsewhere. The engines' processes belong to their hosts."""
 
-    def __init__(self, discovery: Discovery, dial: Dial, back_off: BackOff | None = None) -> None:
+    def __init__(self, discovery: NameDiscovery, dial: Dial, back_off: BackOff | None = None) -> None:
         self._discovery, self._dial = discovery, dial
         self._back_off = back_off
         self._engines: RemoteEngines[LinkT] | None = None

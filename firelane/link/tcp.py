@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Protocol
+from asyncio.trsock import TransportSocket
 
 PROBES = 5
 
 
-class OptionSocket(Protocol):
-    """A socket, or an event loop's view of one."""
-
-    def setsockopt(self, level: int, option: int, value: int, /) -> object: ...
-
-
-def watch_peer(sock: OptionSocket, dead_s: int) -> None:
+def watch_peer(sock: socket.socket | TransportSocket, dead_s: int) -> None:
     """Have the system end the connection, of a TCP socket, when the other host is gone without a word:
     dead_s seconds after it last acknowledged anything, also while nothing is sent. What is written goes out
     at once. Options that the system does not know are left out."""

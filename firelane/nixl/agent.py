@@ -20,11 +20,11 @@ from firelane.nixl.library import Library
 from firelane.nixl.messages import (
     Busy,
     Done,
-    Failed,
     Open,
     Ping,
     Register,
     Registered,
+    TransferFailed,
     receive,
 )
 from firelane.nixl.peers import Peers
@@ -120,7 +120,7 @@ class Agent:
         try:
             send(self._sock, self._register(message, fds))
         except (MachineError, PeerLostError) as error:
-            send(self._sock, Failed(str(error)))
+            send(self._sock, TransferFailed(str(error)))
 
     def _register(self, message: Register, fds: list[int]) -> Registered:
         """Mapped to be read: nothing that comes over the network can write there."""

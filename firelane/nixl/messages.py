@@ -2,13 +2,13 @@
 
 over the first socket, which lives as long as the agent
     engine -> agent   Register     memories that others may read, with their descriptors
-    agent -> engine   Registered   or Failed
+    agent -> engine   Registered   or TransferFailed
     engine -> agent   Busy         others read now: see to it at once
     engine -> agent   Ping         answered with Done
     engine -> agent   Open         a session, with its socket and the descriptor of its staging memory
 over the socket of a session, which has one peer
-    engine -> agent   Attach       answered with Done, or Failed
-    engine -> agent   Read         any number at a time; answered in order with Done, or Failed
+    engine -> agent   Attach       answered with Done, or TransferFailed
+    engine -> agent   Read         any number at a time; answered in order with Done, or TransferFailed
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     pass
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+class TransferFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     reason: str
 
 
-Message = Register | Registered | Busy | Ping | Open | Attach | Read | Done | Failed
+Message = Register | Registered | Busy | Ping | Open | Attach | Read | Done | TransferFailed
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 

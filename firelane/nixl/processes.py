@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol
 
 from firelane import env
 from firelane.child_process import Child, Replacements
@@ -15,26 +14,9 @@ from firelane.errors import MachineError
 MODULE = "firelane.nixl"
 
 
-class AgentProcesses(Protocol):
-    """One process at a time, each from a start to its end."""
-
-    def start(self) -> socket.socket:
-        """Kill the one before, and start another; its first socket, which the caller closes. Raises
-        OSError."""
-        ...
-
-    def kill(self) -> None:
-        """Have no process any more: it writes nothing from then on. Raises OSError."""
-        ...
-
-    def close(self) -> None:
-        """Idempotent."""
-        ...
-
-
 class HelperAgents:
-    """AgentProcesses on this machine. Owns the helpers. confined: agents have no files, and no way into other
-    processes."""
+    """The agent's process, one at a time, each from a start to its end. Owns the helpers. confined: agents
+    have no files, and no way into other processes."""
 
     def __init__(self, *, confined: bool = False, replaced: Replacements | None = None) -> None:
         words = [MODULE, "helper", *(["confined"] if confined else [])]
@@ -48,6 +30,8 @@ class HelperAgents:
         self._nursery.check()
 
     def start(self) -> socket.socket:
+        """Kill the process before, and start another; its first socket, which the caller closes. Raises
+        OSError."""
         self.kill()
         try:
             self._agent, sock = self._nursery.connected(socket.SOCK_SEQPACKET)
@@ -56,11 +40,13 @@ class HelperAgents:
         return sock
 
     def kill(self) -> None:
+        """Have no process any more: it writes nothing from then on. Raises OSError."""
         agent, self._agent = self._agent, None
         if agent is not None:
             agent.end()
 
     def close(self) -> None:
+        """Idempotent."""
         self.kill()
         self._nursery.close()
 

@@ -14,7 +14,7 @@ import numpy as np
 from firelane.errors import MachineError, PeerLostError
 from firelane.link.packets import send
 from firelane.nixl.library import Library
-from firelane.nixl.messages import Attach, Done, Failed, Items, Message, Read, receive
+from firelane.nixl.messages import Attach, Done, Items, Message, Read, TransferFailed, receive
 from firelane.nixl.peers import Peers
 
 
@@ -66,7 +66,7 @@ class Session:
             self._peers.fail(self._peer)
             with contextlib.suppress(MachineError):
                 self._release()
-            self._tell(Failed(str(error)))
+            self._tell(TransferFailed(str(error)))
             return True
         if self._steps.popleft()[1]:
             self._tell(Done())
@@ -97,7 +97,7 @@ class Session:
             self._peer = self._peers.attach(message.metadata)
             self._addresses = message.addresses
         except MachineError as error:
-            self._tell(Failed(str(error)))
+            self._tell(TransferFailed(str(error)))
         else:
             self._tell(Done())
 

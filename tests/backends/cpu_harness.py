@@ -14,7 +14,7 @@ from firelane import env
 from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.native import ProgramLibrary
 from firelane.contract import (
     NO_SNAPSHOT,
     SAMPLE,
@@ -265,7 +265,7 @@ def machine(
     library = KernelCompiler.find(env.read({"HOME": "/"}), cache_dir).build(layout)
     weights = RandomWeights(program, forms=forms)
     executor = CpuExecutor(
-        library=Library(library),
+        library=ProgramLibrary(library),
         layout=layout,
         weights=weights,
         threads=threads,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cpu_harness import small_spec
 
-from firelane.backends.cpu.codegen.forms import CODED_FORMS, Choice, choose, wanted_forms
+from firelane.backends.cpu.codegen.forms import CODED_FORMS, FormChoice, choose, wanted_forms
 from firelane.native.machine import ISAS
 from firelane.program.values import DType, Weight
 from firelane.weights.formats.formats import Format
@@ -47,7 +47,7 @@ def test_what_each_mode_wants(isa: str) -> None:
 
 def test_without_a_format_no_weight_is_read() -> None:
     estimate = Estimate()
-    assert choose(PROGRAM, (), estimate) == Choice()
+    assert choose(PROGRAM, (), estimate) == FormChoice()
     assert estimate.asked == []
 
 
@@ -73,7 +73,7 @@ def test_saved_bytes() -> None:
 
 def test_float32_takes_no_part() -> None:
     estimate = Estimate()
-    assert choose(dense_program(small_spec(dtype=DType.F32)), CODED_FORMS, estimate) == Choice()
+    assert choose(dense_program(small_spec(dtype=DType.F32)), CODED_FORMS, estimate) == FormChoice()
     assert estimate.asked == []
 
 

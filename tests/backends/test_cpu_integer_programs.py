@@ -16,7 +16,7 @@ from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.loader import check_integers
-from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.native import ProgramLibrary
 from firelane.errors import UsageError
 from firelane.parallel.segments import segmented
 from firelane.program.integer_products import IntegerMatrix
@@ -88,7 +88,7 @@ def driven(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Machi
     vars(layout)["placement"] = apart(layout)
     library = KernelCompiler.find(env.read({"HOME": "/"}), kernel_cache).build(layout)
     weights = QuantisedWeights(program, forms)
-    executor = CpuExecutor(library=Library(library), layout=layout, weights=weights, threads=2)
+    executor = CpuExecutor(library=ProgramLibrary(library), layout=layout, weights=weights, threads=2)
     yield Machine(executor, weights)
     executor.release()
 

@@ -28,7 +28,7 @@ from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.link import LinkSizes, RankLink
-from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.native import ProgramLibrary
 from firelane.backends.ranks.member import limits_of
 from firelane.contract import SlotState, StepInputs
 from firelane.models.registry import load_program
@@ -150,7 +150,7 @@ class Ranks:
             self.links.append(RankLink(layout, hosts, rank, sizes, cores=1, fd=fd))
         self.executors = [
             CpuExecutor(
-                library=Library(library),
+                library=ProgramLibrary(library),
                 layout=layout,
                 weights=FamilyWeights(layout.program, tensors),
                 threads=1,

@@ -15,7 +15,7 @@ import pytest
 
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.memory import HUGE_PAGE_BYTES, shared_zeroed
-from firelane.backends.cpu.page_pool import PagePool, StatePool, layout_id, state_layout_id
+from firelane.backends.cpu.page_pool import CpuStatePool, PagePool, layout_id, state_layout_id
 from firelane.contract import StepLimits, Window
 from firelane.errors import OutOfMemoryError
 from firelane.models.registry import load_program
@@ -119,7 +119,7 @@ def test_without_another_file_the_pages_stay(pool: PagePool, monkeypatch, caplog
 
 
 def test_states_are_given_back_too() -> None:
-    states = StatePool(recurrent_layout(), shared=True)
+    states = CpuStatePool(recurrent_layout(), shared=True)
     shared = states.as_bytes
     assert shared is not None
     shared.pages[:] = 7
@@ -171,7 +171,7 @@ def recurrent_layout(family: str = "lfm2") -> Layout:
 
 def test_another_process_reads_a_state() -> None:
     layout = recurrent_layout()
-    states = StatePool(layout, shared=True)
+    states = CpuStatePool(layout, shared=True)
     shared = states.as_bytes
     assert shared is not None
     assert shared.pages.shape == (layout.limits.num_states, layout.limits.state_bytes)
@@ -183,10 +183,10 @@ def test_another_process_reads_a_state() -> None:
 
 
 def test_private_states_have_no_file() -> None:
-    private = StatePool(recurrent_layout()).as_bytes
+    private = CpuStatePool(recurrent_layout()).as_bytes
     assert private is not None
     assert private.fd == -1
-    assert StatePool(layout_of(), shared=True).as_bytes is None
+    assert CpuStatePool(layout_of(), shared=True).as_bytes is None
 
 
 def test_the_layout_id_changes_with_the_layout() -> None:

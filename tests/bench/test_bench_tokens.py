@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from firelane.bench.tokens import LocalTokens, ServerTokens, as_text
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.errors import MachineError, UsageError
 
 EMBEDDED = Path(__file__).parents[2] / "firelane" / "models" / "embedded"
@@ -59,10 +59,13 @@ def test_by_the_server() -> None:
         tokens = ServerTokens(url, "m", api_key="k")
         assert tokens.count("one two three") == 3
         assert tokens.text([4, 5]) == "4-5"
-        requests = [Request(prompt=[1, 2], output_tokens=3), Request(prompt="as it is", output_tokens=4)]
+        requests = [
+            BenchRequest(prompt=[1, 2], output_tokens=3),
+            BenchRequest(prompt="as it is", output_tokens=4),
+        ]
         assert as_text(requests, tokens) == [
-            Request(prompt="1-2", output_tokens=3),
-            Request(prompt="as it is", output_tokens=4),
+            BenchRequest(prompt="1-2", output_tokens=3),
+            BenchRequest(prompt="as it is", output_tokens=4),
         ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from firelane.bench.client import LoadClient, Outcome, Recording, read_outcome
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.errors import UsageError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -126,7 +126,7 @@ def serve_once(answer: bytes, run: Callable[[int], asyncio.Future[Recording]]) -
 
 
 def test_over_a_real_socket() -> None:
-    request = Request(prompt=[5, 6, 7], output_tokens=4)
+    request = BenchRequest(prompt=[5, 6, 7], output_tokens=4)
 
     async def complete(port: int) -> Recording:
         client = LoadClient(f"http://127.0.0.1:{port}/v1", "m", api_key="k")
@@ -144,7 +144,7 @@ def test_over_a_real_socket() -> None:
 
 def test_a_chat_has_one_message() -> None:
     client = LoadClient("http://x:1/base/v1", "m", extra={"top_p": 1}, endpoint="/v1/chat/completions")
-    head, _, body = client.encode(Request(prompt="hello", output_tokens=4)).partition(b"\r\n\r\n")
+    head, _, body = client.encode(BenchRequest(prompt="hello", output_tokens=4)).partition(b"\r\n\r\n")
     assert head.startswith(b"POST /base/v1/chat/completions HTTP/1.1\r\n")
     assert json.loads(body) == {
         "model": "m",
@@ -158,7 +158,7 @@ def test_a_chat_has_one_message() -> None:
 
 def test_no_server_is_an_error_of_the_request() -> None:
     client = LoadClient("http://127.0.0.1:1", "m")
-    recorded = asyncio.run(client.complete(Request(prompt="x", output_tokens=1)))
+    recorded = asyncio.run(client.complete(BenchRequest(prompt="x", output_tokens=1)))
     assert "127.0.0.1:1" in read_outcome(recorded).error
 
 

@@ -11,7 +11,7 @@ from firelane.bench.disagg import (
     format_disagg,
     run_disagg,
 )
-from firelane.bench.disagg_loads import LOADS, Arrival, arrivals
+from firelane.bench.disagg_loads import LOADS, RequestArrival, arrivals
 from firelane.bench.disagg_model import DisaggMachine
 from firelane.errors import UsageError
 from firelane.gateway.engines.roles.role_controller import RoleController, RoleRule
@@ -42,13 +42,13 @@ def play(machine, roles, *requests, chunk=None):
 
 
 def test_a_prompt_takes_what_the_plan_says(machine):
-    (client,) = play(machine, ["both"], Arrival(0.0, 2048, 3))
+    (client,) = play(machine, ["both"], RequestArrival(0.0, 2048, 3))
     assert client.times_s[0] == pytest.approx(0.063, rel=0.2)
     assert all(gap == pytest.approx(0.006, rel=0.2) for gap in client.gaps_s)
 
 
 def test_a_long_prompt_holds_up_only_those_beside_it(machine):
-    requests = Arrival(0.0, 100, 100), Arrival(0.1, 20_000, 2)
+    requests = RequestArrival(0.0, 100, 100), RequestArrival(0.1, 20_000, 2)
     together = play(machine, ["both"], *requests)
     apart = play(machine, ["prefill", "decode"], *requests)
     assert max(together[0].gaps_s) > 8 * max(apart[0].gaps_s)
@@ -57,13 +57,13 @@ def test_a_long_prompt_holds_up_only_those_beside_it(machine):
 
 def test_pages_are_pulled_and_not_computed_again(machine):
     """A decode step of the hand-over takes no longer than one of a short prompt."""
-    (client,) = play(machine, ["prefill", "decode"], Arrival(0.0, 20_000, 4))
+    (client,) = play(machine, ["prefill", "decode"], RequestArrival(0.0, 20_000, 4))
     assert max(client.gaps_s) < 0.03
 
 
 def test_a_slow_link_costs_the_second_token_alone(tmp_path):
     slow = DisaggMachine.find("h100", None, tmp_path, 0.2)
-    (client,) = play(slow, ["prefill", "decode"], Arrival(0.0, 20_000, 4))
+    (client,) = play(slow, ["prefill", "decode"], RequestArrival(0.0, 20_000, 4))
     assert client.gaps_s[0] > 0.1
     assert max(client.gaps_s[1:]) < 0.01
 
@@ -71,7 +71,7 @@ def test_a_slow_link_costs_the_second_token_alone(tmp_path):
 def test_a_prompt_at_an_engine_for_decode_holds_nobody_up_for_long(machine):
     """While the engine for prefill is busy, one for decode computes the next prompt: not faster than that
     one, which takes chunks of 2,048 tokens, but those that decode beside it wait for a short one."""
-    busy = [Arrival(0.0, 200, 150), Arrival(0.1, 30_000, 2), Arrival(0.11, 20_000, 2)]
+    busy = [RequestArrival(0.0, 200, 150), RequestArrival(0.1, 30_000, 2), RequestArrival(0.11, 20_000, 2)]
     stream, _, prompt = play(machine, ["prefill", "decode"], *busy)
     assert 0.6 < prompt.times_s[0] - prompt.arrived_s < 2.0
     assert len([gap for gap in stream.gaps_s if gap > 0.009]) > 20
@@ -80,8 +80,8 @@ def test_a_prompt_at_an_engine_for_decode_holds_nobody_up_for_long(machine):
 
 def test_engines_for_decode_compute_what_would_wait_longer_elsewhere(machine):
     """Two of four prompts that come at once: they would wait for as long as they take."""
-    streams = [Arrival(0.0, 200, 200), Arrival(0.001, 200, 200)]
-    prompts = [Arrival(0.1 + 0.001 * i, 16_000, 2) for i in range(4)]
+    streams = [RequestArrival(0.0, 200, 200), RequestArrival(0.001, 200, 200)]
+    prompts = [RequestArrival(0.1 + 0.001 * i, 16_000, 2) for i in range(4)]
     clients = play(machine, ["prefill", "prefill", "decode", "decode"], *streams, *prompts)
     ttfts = [client.times_s[0] - client.arrived_s for client in clients[2:]]
     assert max(ttfts) < 1.6 * min(ttfts)
@@ -102,7 +102,7 @@ def test_engines_for_prefill_take_longer_steps(machine):
 def test_a_controller_gives_prompts_another_engine(machine):
     """They come faster than three engines compute them, of which two decode; streams that the one had go on
     elsewhere."""
-    requests = [Arrival(0.04 * i, 4000, 8) for i in range(160)]
+    requests = [RequestArrival(0.04 * i, 4000, 8) for i in range(160)]
     controller = RoleController(RoleTargets(ttft_s=0.2, itl_s=0.1), RoleRule(interval_s=1.0, dwell_s=3.0))
     roles = ["prefill", "decode", "decode"]
     run = DisaggRun(requests, roles, lambda _: machine.kind(None), controller)
@@ -114,7 +114,7 @@ def test_a_controller_gives_prompts_another_engine(machine):
 def test_a_prompt_that_is_taken_back_goes_on_at_another_engine(machine):
     """An engine for decode becomes one for prefill while it computes a whole prompt: it has the least work,
     and has not let go of that prompt."""
-    requests = Arrival(0.0, 30_000, 4), Arrival(0.01, 20_000, 4)
+    requests = RequestArrival(0.0, 30_000, 4), RequestArrival(0.01, 20_000, 4)
     run = DisaggRun(requests, ["prefill", "decode"], lambda _: machine.kind(None), Once("prefill"))
     run.run()
     assert run.split == (2, 0)

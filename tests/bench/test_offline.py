@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from firelane.bench import offline
-from firelane.bench.offline import WORKLOADS, Figures, Result, Workload, choose, format_figures, measure
+from firelane.bench.offline import (
+    WORKLOADS,
+    OfflineFigures,
+    Result,
+    Workload,
+    choose,
+    format_figures,
+    measure,
+)
 from firelane.doctor.limits import Limits
 from firelane.errors import UsageError
 from firelane.models.config.reader import read_config
@@ -107,7 +115,7 @@ def test_measured_rates(
 
 
 def test_table_holds_figures_against_limits() -> None:
-    figures = Figures(
+    figures = OfflineFigures(
         model="toy",
         limits=LIMITS,
         workloads=[Result(name="decode-1", tokens_per_s=20.0, gbps=38.0, gflops=100.0)],

@@ -7,7 +7,7 @@ from numpy.random import default_rng
 
 from firelane.bench.router import Simulation, format_router, run_router, simulate
 from firelane.bench.router_engine import EngineSpeed
-from firelane.bench.router_traces import TRACES, Session, Turn
+from firelane.bench.router_traces import TRACES, TraceSession, Turn
 from firelane.errors import UsageError
 from firelane.gateway.engines.routing.policies import LeastRequests, LeastTokens
 
@@ -21,7 +21,7 @@ def play(*sessions, policy=None, engines=1, speed=SPEED):
 
 
 def session(number, *turns, start_s=0.0, **changes):
-    return Session(number, start_s, turns, **changes)
+    return TraceSession(number, start_s, turns, **changes)
 
 
 def test_a_prompt_takes_its_steps():

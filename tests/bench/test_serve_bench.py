@@ -11,7 +11,7 @@ import pytest
 
 from firelane.bench import plot, serve
 from firelane.bench.client import LoadClient, Outcome, Recording
-from firelane.bench.serve import Load, _send_all
+from firelane.bench.serve import ServeLoad, _send_all
 from firelane.bench.summary import (
     Objectives,
     Statistics,
@@ -22,7 +22,7 @@ from firelane.bench.summary import (
     tokens_by_second,
 )
 from firelane.bench.table import format_table, percentile
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.errors import MachineError, UsageError
 
 OBJECTIVES = Objectives(ttft_ms=1500, tpot_ms=600)
@@ -139,7 +139,7 @@ class FakeClient(LoadClient):
         self.running = self.most = 0
         self.order: list[int] = []
 
-    async def complete(self, request: Request) -> Recording:
+    async def complete(self, request: BenchRequest) -> Recording:
         self.running += 1
         self.most = max(self.most, self.running)
         self.order.append(request.output_tokens)
@@ -148,12 +148,12 @@ class FakeClient(LoadClient):
         return Recording(start_s=0.0)
 
 
-REQUESTS = [Request(prompt="x", output_tokens=i) for i in range(1, 9)]
+REQUESTS = [BenchRequest(prompt="x", output_tokens=i) for i in range(1, 9)]
 
 
 def test_concurrency_is_held() -> None:
     client = FakeClient()
-    recordings, _ = asyncio.run(_send_all(client, REQUESTS, Load(concurrency=3)))
+    recordings, _ = asyncio.run(_send_all(client, REQUESTS, ServeLoad(concurrency=3)))
     assert len(recordings) == 8
     assert client.most == 3
 
@@ -182,7 +182,7 @@ class LeapingSelector(selectors.DefaultSelector):
 
 def test_each_end_is_told() -> None:
     told: list[int] = []
-    asyncio.run(_send_all(FakeClient(), REQUESTS, Load(), told.append))
+    asyncio.run(_send_all(FakeClient(), REQUESTS, ServeLoad(), told.append))
     assert told == list(range(1, 9))
 
 
@@ -191,7 +191,7 @@ def test_arrivals_order_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     with asyncio.Runner(loop_factory=LeapingLoop) as runner:
         loop = runner.get_loop()
         monkeypatch.setattr(serve.time, "perf_counter", loop.time)
-        runner.run(_send_all(client, REQUESTS[:3], Load(arrivals_s=[80.0, 40.0, 0.0])))
+        runner.run(_send_all(client, REQUESTS[:3], ServeLoad(arrivals_s=[80.0, 40.0, 0.0])))
         assert loop.time() == pytest.approx(80.0)
     assert client.order == [3, 2, 1]
 

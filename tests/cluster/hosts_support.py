@@ -141,7 +141,7 @@ class Sink:
 
 
 class Places:
-    """A Discovery that a test sets."""
+    """A NameDiscovery whose finds a test sets."""
 
     def __init__(self, places):
         self.places = places

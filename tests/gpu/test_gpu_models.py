@@ -15,9 +15,9 @@ import torch
 
 from firelane import LLM, SamplingParams
 from firelane.bench.client import LoadClient, first_model
-from firelane.bench.serve import Load, run_load
+from firelane.bench.serve import ServeLoad, run_load
 from firelane.bench.server import ServerProcess
-from firelane.bench.workload import Request
+from firelane.bench.workload import BenchRequest
 from firelane.errors import CompilerError
 
 pytestmark = pytest.mark.gpu
@@ -159,7 +159,9 @@ def test_the_server_on_a_gpu() -> None:
     environ = {**os.environ, "FIRELANE_LOG_LEVEL": "debug"}
     with ServerProcess(arguments, environ=environ, timeout_s=180.0) as server:
         client = LoadClient(server.url, first_model(server.url), extra={"ignore_eos": True, "temperature": 0})
-        outcomes, _ = run_load(client, [Request(prompt=p, output_tokens=24) for p in PROMPTS], Load())
+        outcomes, _ = run_load(
+            client, [BenchRequest(prompt=p, output_tokens=24) for p in PROMPTS], ServeLoad()
+        )
         assert "device memory used" in server.log
     assert [o.error for o in outcomes] == [""] * len(PROMPTS)
     assert all(o.output_tokens == 24 for o in outcomes)

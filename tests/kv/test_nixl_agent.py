@@ -13,7 +13,7 @@ from firelane.kv.transfer import PlainCopier, nixl
 from firelane.kv.transfer.messages import NixlMemory
 from firelane.link import packets
 from firelane.nixl import agent, messages
-from firelane.nixl.messages import Attach, Busy, Done, Failed, Open, Read
+from firelane.nixl.messages import Attach, Busy, Done, Open, Read, TransferFailed
 from tests.kv.thread_agents import CopyingLibrary, ThreadAgents
 from tests.kv.transfer_engines import BLOCK, Engine, assert_same, attach, prompt
 
@@ -217,7 +217,7 @@ def test_an_answer_may_be_to_something_else(session):
 
 def test_an_answer_may_be_a_failure(session):
     made, theirs = session
-    packets.send(theirs, Failed("it cannot"))
+    packets.send(theirs, TransferFailed("it cannot"))
     with pytest.raises(PeerLostError, match="it cannot"):
         made.wait(time.monotonic() + LATER_S)
 

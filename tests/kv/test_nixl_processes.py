@@ -13,7 +13,7 @@ from firelane.child_process import nursery
 from firelane.errors import PeerLostError
 from firelane.link import packets
 from firelane.nixl import messages
-from firelane.nixl.messages import Done, Failed, Open, Ping, Register, Registered
+from firelane.nixl.messages import Done, Open, Ping, Register, Registered, TransferFailed
 from firelane.nixl.processes import HelperAgents
 
 
@@ -123,8 +123,8 @@ def test_an_agent_says_what_it_shows_or_why_it_does_not(agents):
         sock.settimeout(60)
         packets.send(sock, Register([]))
         answer = messages.receive(sock)[0]
-        assert isinstance(answer, Registered | Failed)
-        if isinstance(answer, Failed):
+        assert isinstance(answer, Registered | TransferFailed)
+        if isinstance(answer, TransferFailed):
             assert "is not installed" in answer.reason
 
 

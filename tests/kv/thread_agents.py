@@ -65,7 +65,7 @@ class CopyingLibrary:
 
 
 class ThreadAgents:
-    """See AgentProcesses. fails: the next starts do."""
+    """See HelperAgents. fails: the next starts do."""
 
     def __init__(self, *, library=CopyingLibrary, fails=0):
         self.library, self.fails, self.starts = library, fails, 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes as ct
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ from firelane.backends.cpu.memory import zeroed
 from firelane.backends.cpu.native import (
     CodedStruct,
     CreateStruct,
-    Library,
     PeerStruct,
+    ProgramLibrary,
     StepStruct,
     address,
     limits_struct,
@@ -26,7 +25,7 @@ from firelane.backends.cpu.native import (
     state_addresses,
     step_struct,
 )
-from firelane.backends.cpu.page_pool import PagePool, StatePool
+from firelane.backends.cpu.page_pool import CpuStatePool, PagePool
 from firelane.contract import (
     NOTHING,
     GivenBack,
@@ -41,6 +40,7 @@ from firelane.native.pages import give_back
 from firelane.program.values import Weight
 from firelane.weights.formats.formats import GROUPINGS, Format
 from firelane.weights.packing.check import NoCheck, WeightCheck
+from firelane.weights.packing.packed import PackedWeights
 
 DECODE_ONCE_FROM: Mapping[Format, int] = {
     Format.PANEL_CODED4: 4,
@@ -51,23 +51,6 @@ DECODE_ONCE_FROM: Mapping[Format, int] = {
 Decoding 12 bits hides behind the products of a tile; 3-bit codes take more than that."""
 
 
-class Weights(Protocol):
-    """Packed weights in memory (weights.packed.PackedWeights)."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def bytes_of(self, name: str) -> int: ...
-
-    def address(self, name: str) -> int: ...
-
-    def panel_table(self, name: str) -> NDArray[np.uint64]:
-        """The places where panels of a matrix in a coded form begin, and the end; uint64 [panels + 1]."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class CpuExecutor:
     """A contract.Executor on CPUs. All memory is placed here, before the first step."""
 
@@ -76,9 +59,9 @@ class CpuExecutor:
     def __init__(
         self,
         *,
-        library: Library,
+        library: ProgramLibrary,
         layout: Layout,
-        weights: Weights,
+        weights: PackedWeights,
         threads: int,
         decode_once_from: Mapping[Format, int] = DECODE_ONCE_FROM,
         shared_pages: bool = False,
@@ -101,7 +84,7 @@ class CpuExecutor:
         self._state = state or SlotState.allocate(limits, program.vocab_size)
         pages, states = (link.pages, link.states) if link else (None, None)
         self._pool = PagePool(layout, shared=shared_pages, memory=pages)
-        self._state_pool = StatePool(layout, shared=shared_pages, memory=states)
+        self._state_pool = CpuStatePool(layout, shared=shared_pages, memory=states)
         self.states = self._state_pool.memory
         self._parts = op_parts(program)
         self.arena = zeroed(_aligned(layout.placement.nbytes) + layout.integer_rows_bytes)

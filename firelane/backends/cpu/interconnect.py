@@ -43,7 +43,7 @@ class CpuInterconnect(Interconnect):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class CpuShare:
     """The part of a CPU rank's Task that is of CPUs alone."""
 
     link_fd: int

@@ -20,7 +20,7 @@ from firelane.backends.cpu.codegen.layout import LANES, Layout
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.interconnect import CpuInterconnect
 from firelane.backends.cpu.memory import GIB
-from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.native import ProgramLibrary
 from firelane.backends.ranks.member import GroupSizes, Member, limits_of
 from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, resolve_limits
 from firelane.engine_config import ExecutorConfig
@@ -121,7 +121,7 @@ def load_for(
     asked = config.weights_pages == "huge"
     pages = HugePages(weights.file, spare=partial(_spare, config, layout), asked=asked)
     check = BackgroundCheck(weights, plan(program, choice.forms), checkpoint, pages=pages)
-    compiled = Library(library.result())
+    compiled = ProgramLibrary(library.result())
     member.meet_loaded()
     with interconnect.pinned():
         return CpuExecutor(

@@ -130,7 +130,7 @@ def pointers(addresses: Sequence[int]) -> ct.Array[ct.c_void_p]:
     return (ct.c_void_p * max(1, len(addresses)))(*addresses)
 
 
-class Library:
+class ProgramLibrary:
     """A compiled program, loaded."""
 
     def __init__(self, path: Path) -> None:

@@ -54,7 +54,7 @@ class PagePool:
             self._fd = -1
 
 
-class StatePool:
+class CpuStatePool:
     """Owner of all recurrent states; `memory` is zeroed, and a cache line longer than they are."""
 
     def __init__(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.device.device import WAIT_LIMIT_S, Fence, Graph, Shared, StageLink
 from firelane.backends.cuda.device.faults import translated
-from firelane.backends.cuda.peers import Peers
+from firelane.backends.cuda.peers import RankPeers
 from firelane.errors import MachineError
 
 POLL_S = 50e-6
@@ -58,7 +58,7 @@ class CudaDevice:
     the graphs; the memory itself belongs to the tensors. The stream that a thread is on is left as it is:
     several devices may live in one thread, and one be used from several."""
 
-    def __init__(self, index: int = 0, peers: Peers | None = None) -> None:
+    def __init__(self, index: int = 0, peers: RankPeers | None = None) -> None:
         """peers: the other ranks, of one of several. Raises MachineError where the GPU cannot be used."""
         self._peers = peers
         with translated("opening the GPU"):

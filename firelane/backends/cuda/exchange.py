@@ -1,4 +1,4 @@
-"""Exchange: the memory in which ranks leave rows for each other.
+"""RankExchange: the memory in which ranks leave rows for each other.
 
 All-reduces take two places by turns: a rank that writes to one again has met the others since, at the
 collective between, so all have read what lay there. Behind the last one of a step comes the meeting for its
@@ -24,7 +24,7 @@ GRAIN_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ExchangedRows:
     """Rows of one value in the memory of each rank; stride: in elements, the same on all."""
 
     first: int
@@ -36,29 +36,31 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class RankExchange:
     """shared: None of a program without collectives. places: by value that this rank leaves. last: the value
     behind whose sum all have to meet again."""
 
     shared: Shared | None
-    places: Mapping[Value, Place]
+    places: Mapping[Value, ExchangedRows]
     last: Value | None = None
 
     @classmethod
-    def allocate(cls, program: Program, max_rows: Mapping[Rows, int], device: Device) -> Exchange:
+    def allocate(cls, program: Program, max_rows: Mapping[Rows, int], device: Device) -> RankExchange:
         sums = [op for op in program.ops if isinstance(op, AllReduce)]
         gathered = [op for op in program.ops if isinstance(op, Gather)]
         if not sums:
             return cls(shared=None, places={})
         apart = max(_nbytes(op.x, op.x.width, max_rows) for op in sums)
         places = {
-            op.x: Place(first=number % 2 * apart, stride=_stride(op.x.width), rows=max_rows[op.x.rows])
+            op.x: ExchangedRows(
+                first=number % 2 * apart, stride=_stride(op.x.width), rows=max_rows[op.x.rows]
+            )
             for number, op in enumerate(sums)
         }
         end = 2 * apart
         for op in gathered:
             width = max(op.widths)
-            places[op.x] = Place(first=end, stride=_stride(width), rows=max_rows[op.x.rows])
+            places[op.x] = ExchangedRows(first=end, stride=_stride(width), rows=max_rows[op.x.rows])
             end += _nbytes(op.x, width, max_rows)
         last = sums[-1].x if len(sums) % 2 and not gathered else None
         return cls(shared=device.shared(end, ranks=sums[0].ranks), places=places, last=last)
@@ -86,12 +88,12 @@ class Exchange:
         return [work]
 
 
-def view_of(data: Tensor, value: Value, place: Place) -> Tensor:
+def view_of(data: Tensor, value: Value, place: ExchangedRows) -> Tensor:
     """Bytes of a place as rows: [rows, stride]."""
     return data.view(DTYPES[value.dtype]).view(-1, place.stride)
 
 
-def end_of(value: Value, place: Place) -> int:
+def end_of(value: Value, place: ExchangedRows) -> int:
     """The first byte behind a place, where another one may begin."""
     return place.first + round_up(place.nbytes(value), GRAIN_BYTES)
 

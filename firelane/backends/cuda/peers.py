@@ -1,4 +1,4 @@
-"""Peers: what the ranks of a model on several GPUs of one machine share.
+"""RankPeers: what the ranks of a model on several GPUs of one machine share.
 
 Where every GPU can read the others' memory (NVLink, or PCIe between peers), rows lie in symmetric memory: a
 barrier, then a kernel reads what it needs from all. Elsewhere NCCL gathers the rows first. Either way the
@@ -27,7 +27,7 @@ MEET_S = 600.0
 """Until all ranks have come to where they meet while they load."""
 
 
-class Peers:
+class RankPeers:
     """A process's place among the ranks. The process group is made when it is first needed, for then all of
     them are there; close() ends it."""
 

@@ -88,16 +88,16 @@ class MessageLink:
     def send(self, number: int, first: int, nbytes: int) -> Transfer:
         del number  # messages come in order
         memory = self.outgoing[first : first + nbytes]
-        return Transfer(before=NOTHING, memory=memory, after=Message("send", memory, self.behind))
+        return Transfer(before=NOTHING, memory=memory, after=StageMessage("send", memory, self.behind))
 
     def receive(self, number: int, first: int, nbytes: int) -> Transfer:
         del number
         memory = self.incoming[first : first + nbytes]
-        return Transfer(before=Message("recv", memory, self.before), memory=memory, after=NOTHING)
+        return Transfer(before=StageMessage("recv", memory, self.before), memory=memory, after=NOTHING)
 
 
 @dataclass(frozen=True)
-class Message:
+class StageMessage:
     """Work that sends `memory` to a peer, or fills it with what the peer sends."""
 
     name: Literal["send", "recv"]

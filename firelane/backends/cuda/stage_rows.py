@@ -10,7 +10,7 @@ from torch import Tensor
 from firelane.backends.cuda.device.device import Device, StageLink, Transfer
 from firelane.backends.cuda.device.launch import Work
 from firelane.backends.cuda.device.shapes import STRIDE_ELEMENTS, round_up
-from firelane.backends.cuda.exchange import Place, end_of, view_of
+from firelane.backends.cuda.exchange import ExchangedRows, end_of, view_of
 from firelane.program.ops import Receive, Send
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
@@ -23,8 +23,8 @@ class StageRows:
     both know the values and the most rows of a step."""
 
     link: StageLink | None
-    sent: Mapping[Value, Place]
-    received: Mapping[Value, Place]
+    sent: Mapping[Value, ExchangedRows]
+    received: Mapping[Value, ExchangedRows]
 
     @classmethod
     def allocate(cls, program: Program, max_rows: Mapping[Rows, int], device: Device) -> StageRows:
@@ -51,20 +51,22 @@ class StageRows:
         return _rows(self.link.receive(number, place.first, place.nbytes(value, rows)), value, place)
 
 
-def _laid_out(values: Sequence[Value], max_rows: Mapping[Rows, int]) -> tuple[dict[Value, Place], int]:
+def _laid_out(
+    values: Sequence[Value], max_rows: Mapping[Rows, int]
+) -> tuple[dict[Value, ExchangedRows], int]:
     """Places of values one behind the other, and where the last one ends."""
-    places: dict[Value, Place] = {}
+    places: dict[Value, ExchangedRows] = {}
     end = 0
     for value in values:
         stride = round_up(value.width, STRIDE_ELEMENTS)
-        places[value] = Place(first=end, stride=stride, rows=max_rows[value.rows])
+        places[value] = ExchangedRows(first=end, stride=stride, rows=max_rows[value.rows])
         end = end_of(value, places[value])
     return places, end
 
 
-def _numbered(places: Mapping[Value, Place], value: Value) -> tuple[int, Place]:
+def _numbered(places: Mapping[Value, ExchangedRows], value: Value) -> tuple[int, ExchangedRows]:
     return list(places).index(value), places[value]
 
 
-def _rows(transfer: Transfer, value: Value, place: Place) -> tuple[Work, Tensor, Work]:
+def _rows(transfer: Transfer, value: Value, place: ExchangedRows) -> tuple[Work, Tensor, Work]:
     return transfer.before, view_of(transfer.memory, value, place), transfer.after

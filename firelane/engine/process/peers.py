@@ -13,7 +13,7 @@ from firelane.errors import PeerLostError
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer
 from firelane.kv.transfer.handshake import load_cipher
 from firelane.link.packets import send
-from firelane.nixl.processes import AgentProcesses
+from firelane.nixl.processes import HelperAgents
 from firelane.wire.peers import (
     PeerAway,
     PeerConnection,
@@ -42,7 +42,7 @@ class EnginePeers:
         copier: PageCopier,
         address: str = "",
         states: PageMemory | None = None,
-        agents: AgentProcesses | None = None,
+        agents: HelperAgents | None = None,
     ) -> None:
         """address: as EngineConfig.kv_transfer_address. states: as Executor.state_memory. agents: of NIXL, as
         in PeerTransfer."""
@@ -168,7 +168,7 @@ def connect_peers(
     copier: PageCopier,
     address: str = "",
     states: PageMemory | None = None,
-    agents: AgentProcesses | None = None,
+    agents: HelperAgents | None = None,
 ) -> EnginePeers | NoPeers:
     """Takes over the agents and the socket of wire.peers; None: an engine without peers. address, states,
     agents: as in EnginePeers. Pages of a model with recurrent state are of no use without its snapshots."""

@@ -22,7 +22,7 @@ from firelane.engine.process.bytecode import BytecodeHelper
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
 from firelane.native.compile_service import fork_service
-from firelane.nixl.processes import AgentProcesses, HelperAgents
+from firelane.nixl.processes import HelperAgents
 from firelane.sandbox.confine import (
     confine,
     confine_bytecode,
@@ -54,7 +54,7 @@ class Rights:
     checks: tuple[Callable[[], None], ...] = ()
     is_confined: bool = False
     network: bool = False
-    agents: AgentProcesses | None = None
+    agents: HelperAgents | None = None
     bytecode: BytecodeHelper | None = None
 
     def check_helpers(self) -> None:

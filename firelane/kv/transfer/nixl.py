@@ -25,7 +25,7 @@ from firelane.kv.transfer.messages import NixlMemory
 from firelane.link import packets
 from firelane.nixl import messages
 from firelane.nixl.messages import Attach, Busy, Done, Items, Open, Ping, Read, Register
-from firelane.nixl.processes import AgentProcesses
+from firelane.nixl.processes import HelperAgents
 
 START_S, PING_S, RESTART_S = 60.0, 1.0, 5.0
 """For an agent to be there, with NIXL's libraries; for it to answer; and from one start to the next."""
@@ -169,7 +169,7 @@ class NixlAgent:
 class NixlTransport:
     """The agent of an engine: started in a thread, and again when it is gone. Owns the processes."""
 
-    def __init__(self, processes: AgentProcesses, pool: ExportedPool) -> None:
+    def __init__(self, processes: HelperAgents, pool: ExportedPool) -> None:
         self._processes, self._pool = processes, pool
         self._agent: NixlAgent | None = None
         self._guard = threading.Lock()

@@ -18,7 +18,7 @@ from firelane.kv.transfer.nixl import START_S, NixlTransport
 from firelane.kv.transfer.reader import PageReader, Pull
 from firelane.kv.transfer.seam import Settled
 from firelane.kv.transfer.source import PageServer
-from firelane.nixl.processes import AgentProcesses
+from firelane.nixl.processes import HelperAgents
 
 MOST_READERS, MOST_SOURCES = 256, 256
 """Connections, each with a thread. Beyond them the oldest reader is given up, and of sources the oldest whose
@@ -38,7 +38,7 @@ class PeerTransfer:
         *,
         key: bytes = b"",
         maps: bool = True,
-        nixl: AgentProcesses | None = None,
+        nixl: HelperAgents | None = None,
         on_lost: Callable[[str, str], None] | None = None,
         on_sought: Callable[[str, str], None] | None = None,
     ) -> None:

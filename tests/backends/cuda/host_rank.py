@@ -13,7 +13,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 import torch
 
 from firelane.backends.cuda.device.device import Shared, StageLink
-from firelane.backends.cuda.peers import Peers
+from firelane.backends.cuda.peers import RankPeers
 from firelane.backends.cuda.ranks.worker import main
 from firelane.parallel.ranks import RankLayout
 from tests.backends.cuda import interpreter
@@ -26,7 +26,7 @@ MODULE = "tests.backends.cuda.host_rank"
 class HostPeer(HostDevice):
     """Device of one of several processes, which gloo brings together."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: RankPeers) -> None:
         super().__init__(warm=False, memory_bytes=2 << 30)
         self._peers = peers
 
@@ -40,7 +40,7 @@ class HostPeer(HostDevice):
 
 @contextmanager
 def peer_of(rank: int, layout: RankLayout, meeting: Path) -> Generator[HostPeer]:
-    peers = Peers(rank, layout, meeting, torch.device("cpu"))
+    peers = RankPeers(rank, layout, meeting, torch.device("cpu"))
     try:
         yield HostPeer(peers)
     finally:

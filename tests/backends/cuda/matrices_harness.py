@@ -90,7 +90,7 @@ def no_escapes(dtype: torch.dtype, padded_rows: int) -> Escapes:
     )
 
 
-def escapes_of(split: reference.Split) -> Escapes:
+def escapes_of(split: reference.SplitMatrix) -> Escapes:
     spare = 0 if len(split.where) else 1
     return Escapes(
         starts=torch.from_numpy(split.starts),
@@ -117,7 +117,7 @@ def original_bits(matrix: PlainMatrix | CodedMatrix) -> Bits:
     return reference.join(left, e.starts.numpy(), e.where.numpy(), bits_of(e.values))
 
 
-def _split(parts: Sequence[Bits]) -> reference.Split:
+def _split(parts: Sequence[Bits]) -> reference.SplitMatrix:
     split = reference.split(padded(parts))
     assert split is not None, "these weights have no range"
     return split

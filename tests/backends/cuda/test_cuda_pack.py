@@ -39,13 +39,13 @@ def find(bits: Bits) -> np.ndarray:
     return found.numpy()
 
 
-def lists_for(split: reference.Split) -> Escapes:
+def lists_for(split: reference.SplitMatrix) -> Escapes:
     """Room for the lists; only `starts` is known."""
     escapes = escapes_of(split)
     return Escapes(starts=escapes.starts, where=poison(escapes.where), values=poison(escapes.values))
 
 
-def assert_lists(escapes: Escapes, split: reference.Split) -> None:
+def assert_lists(escapes: Escapes, split: reference.SplitMatrix) -> None:
     count = len(split.where)
     np.testing.assert_array_equal(escapes.where.numpy()[:count], split.where)
     np.testing.assert_array_equal(bits_of(escapes.values)[:count], split.values)

@@ -29,7 +29,7 @@ Estimate = Callable[[Sequence[Weight]], Mapping[str, Mapping[Format, float]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class FormChoice:
     """Formats by weight name, of those that are not bf16."""
 
     forms: dict[str, Format] = field(default_factory=dict[str, Format])
@@ -42,7 +42,7 @@ def choose(
     wanted: Sequence[Format],
     estimate: Estimate,
     stored: Callable[[Weight], Format | None] | None = None,
-) -> Choice:
+) -> FormChoice:
     """For each bf16 matrix the format that keeps the checkpoint's own codes (`stored`), else the smallest of
     the `wanted` formats that makes it smaller. The estimate is made for matrices that may have one of them,
     and not at all where there is none."""
@@ -57,7 +57,7 @@ def choose(
         smaller = [form for form in forms if form in bits[weight.name]]
         if smaller:
             chosen[weight] = min(smaller, key=bits[weight.name].__getitem__)
-    return Choice(
+    return FormChoice(
         forms={w.name: form for w, form in chosen.items()},
         saved_bytes=int(sum((1 - bits[w.name][form] / 16) * w.nbytes for w, form in chosen.items())),
     )

@@ -12,7 +12,7 @@ from firelane import env
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.ranks.agreement import check_group
-from firelane.backends.cpu.ranks.hosts.engine_host import EngineHost
+from firelane.backends.cpu.ranks.hosts.head_host import HeadHost
 from firelane.backends.cpu.ranks.interconnect import leader_of
 from firelane.backends.ranks.leader import Leader
 from firelane.contract import ProgressCallback, StepInputs
@@ -35,7 +35,7 @@ def follow_group(
     assert config.hosts is not None
     settings, hosts = env.read(), check_group(program, config)
     with ExitStack() as stack:
-        first = EngineHost(hosts, config.hosts, settings)
+        first = HeadHost(hosts, config.hosts, settings)
         stack.callback(first.close)
         try:
             leader, interconnect = leader_of(program, model_dir, config, hosts, first)
@@ -52,7 +52,7 @@ def follow_group(
             raise
 
 
-def _run(first: EngineHost, leader: Leader, executor: CpuExecutor) -> None:
+def _run(first: HeadHost, leader: Leader, executor: CpuExecutor) -> None:
     """Run the steps of the ranks of this host. Raises PeerLostError when the group has ended."""
     why: list[str] = []
 

@@ -13,7 +13,7 @@ import msgspec
 
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.interconnect import CpuInterconnect, Programs, Share
+from firelane.backends.cpu.interconnect import CpuInterconnect, CpuShare, Programs
 from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
 from firelane.backends.cpu.ranks.agreement import check_integer_rows, facts_of_host
 from firelane.backends.cpu.ranks.hosts.others import OtherHosts
@@ -110,8 +110,8 @@ class MemoryInterconnect(CpuInterconnect):
         assert self._link is not None, "connect() comes first"
         return self._link
 
-    def share(self, rank: int) -> Share:
-        return Share(
+    def share(self, rank: int) -> CpuShare:
+        return CpuShare(
             link_fd=self.link.fd,
             link_sizes=self.link.sizes,
             wires=self._wires.get(rank, NO_WIRES),

@@ -13,7 +13,7 @@ from torch import Tensor
 from firelane.backends.cuda.device.device import Device
 from firelane.backends.cuda.device.pinned_state import PinnedState
 from firelane.backends.cuda.device.shapes import STRIDE_ELEMENTS, round_up
-from firelane.backends.cuda.exchange import Exchange
+from firelane.backends.cuda.exchange import RankExchange
 from firelane.backends.cuda.kernels.attention.attention_tiles import tile_tokens
 from firelane.backends.cuda.kernels.sampling.sample import SampleOutputs, SampleScratch
 from firelane.backends.cuda.stage_rows import StageRows
@@ -94,7 +94,7 @@ class StepMemory:
     states: StatePool
     by_position: Mapping[Rotary | Temperature, Tensor]
     bounds: Mapping[tuple[int, ...], Tensor]
-    exchange: Exchange
+    exchange: RankExchange
     stages: StageRows
     parts: Tensor
     decoded: Tensor
@@ -124,7 +124,7 @@ class StepMemory:
         tables = StepTables.allocate(limits, tile_tokens=sizes.tile_tokens, device=device)
         (heads, value_dim), rows = sizes.heads, limits.max_output_rows
         kv_splits = tables.max_kv_splits
-        exchange = Exchange.allocate(program, sizes.max_rows, device)
+        exchange = RankExchange.allocate(program, sizes.max_rows, device)
         return cls(
             tables=tables,
             state=PinnedState.over(state, device)

@@ -134,7 +134,7 @@ def _watching(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class GpuShare:
     """The part of a GPU rank's Task that is of GPUs alone."""
 
     ring_fd: int
@@ -162,9 +162,9 @@ class StepInterconnect(Interconnect):
         self._ring_fd = os.memfd_create("firelane-steps", os.MFD_CLOEXEC)
         self._ring = shared_ring(self._ring_fd, limits, self.steps)
 
-    def share(self, rank: int) -> Share:
+    def share(self, rank: int) -> GpuShare:
         del rank
-        return Share(ring_fd=self._ring_fd, meeting=self.meeting)
+        return GpuShare(ring_fd=self._ring_fd, meeting=self.meeting)
 
     def fds(self, rank: int) -> Sequence[int]:
         del rank

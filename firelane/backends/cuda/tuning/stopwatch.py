@@ -1,11 +1,10 @@
-"""Stopwatch: how long work takes on a device."""
+"""CudaStopwatch: how long work takes on a device."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from itertools import chain
-from typing import Protocol
 
 import torch
 
@@ -18,13 +17,6 @@ NEVER = float("inf")
 log = logging.getLogger(__name__)
 
 
-class Stopwatch(Protocol):
-    def measure(self, runs: Sequence[Sequence[Work]]) -> float:
-        """Milliseconds of one run, on average, of the best of several rounds of all; NEVER where the
-        compiler refuses a kernel, or the device has too little of something for it."""
-        ...
-
-
 class CudaStopwatch:
     """On the current CUDA device, in a graph: so starting a launch costs what it costs in a step."""
 
@@ -32,6 +24,8 @@ class CudaStopwatch:
         self._rounds = rounds
 
     def measure(self, runs: Sequence[Sequence[Work]]) -> float:
+        """Milliseconds of one run, on average, of the best of several rounds of all; NEVER where the
+        compiler refuses a kernel, or the device has too little of something for it."""
         try:
             compile_all(chain.from_iterable(runs[:1]), threads=1)
             with translated("starting a candidate"):

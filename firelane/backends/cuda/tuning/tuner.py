@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from firelane.backends.cuda.device.launch import Work
 from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule
 from firelane.backends.cuda.tuning.candidates import neighbours
-from firelane.backends.cuda.tuning.stopwatch import Stopwatch
+from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch
 
 log = logging.getLogger(__name__)
 CLEARLY = 0.98  # of the time before: less is noise
@@ -32,7 +32,7 @@ class Measured:
 
 
 def tune(
-    shapes: Iterable[ProductShape], problem: Callable[[ProductShape], Runs], stopwatch: Stopwatch
+    shapes: Iterable[ProductShape], problem: Callable[[ProductShape], Runs], stopwatch: CudaStopwatch
 ) -> dict[ProductShape, Measured]:
     """problem: what runs a product of that shape with a config; it is made for each shape in turn and dropped
     before the next."""
@@ -49,7 +49,7 @@ def table_of(found: dict[ProductShape, Measured]) -> dict[ProductShape, LinearCo
     return {shape: measured.config for shape, measured in found.items()}
 
 
-def _climb(shape: ProductShape, runs: Runs, stopwatch: Stopwatch) -> Measured:
+def _climb(shape: ProductShape, runs: Runs, stopwatch: CudaStopwatch) -> Measured:
     measured = Measured(shape=shape, config=by_rule(shape))
     times = measured.times_ms
     times[measured.config] = stopwatch.measure(runs(measured.config))

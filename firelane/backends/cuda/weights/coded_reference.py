@@ -19,7 +19,7 @@ INPUT_MASK = (1 << ROW_SHIFT) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class SplitMatrix:
     """A matrix apart. bits: what is left, escapes are +0; bases: uint8 [blocks]; starts, where, values: as
     Escapes, values the bits of bf16, both without room to spare.
     """
@@ -53,14 +53,14 @@ def has_range(escapes: NDArray[np.int64], size: int) -> bool:
     return bool(escapes.sum() <= size // ESCAPE_SHARE and escapes.max(initial=0) <= MAX_BLOCK_ESCAPES)
 
 
-def split(bits: Bits) -> Split | None:
+def split(bits: Bits) -> SplitMatrix | None:
     """The matrix and its escapes, or None where it has no range: then every weight stays in its place."""
     bases, counts = best_bases(exponent_counts(bits))
     if not has_range(counts, bits.size):
         return None
     outside = (_codes(bits, bases) == 0) & (bits & 0x7FFF != 0)
     rows, inputs = np.nonzero(outside)  # by row, then input: by block, too
-    return Split(
+    return SplitMatrix(
         bits=np.where(outside, np.uint16(0), bits),
         bases=bases,
         starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),

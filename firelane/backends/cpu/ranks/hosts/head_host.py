@@ -1,4 +1,4 @@
-"""The host of the engine, number 0, as another host of the group sees it."""
+"""HeadHost: the host of the engine, number 0, as another host of the group sees it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANSWER: Any = Welcome | Refused
 log = logging.getLogger(__name__)
 
 
-class EngineHost(OtherHosts):
+class HeadHost(OtherHosts):
     """The connection to host 0, and wires to all that have ranks which this host's exchange rows with."""
 
     def __init__(self, hosts: HostLayout, place: HostsConfig, settings: env.Environment) -> None:

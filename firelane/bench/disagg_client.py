@@ -1,0 +1,39 @@
+"""The client of a simulated request."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from firelane.bench.disagg_loads import RequestArrival
+from firelane.errors import FirelaneError
+from firelane.wire.frames import FinishReason, PagesAt, Started, TokenLogprobs
+
+
+class SimulatedClient:
+    """The sink of a request: the times of its tokens."""
+
+    def __init__(self, arrival: RequestArrival) -> None:
+        self.arrived_s, self.prompt_tokens = arrival.at_s, arrival.prompt_tokens
+        self.tenant = arrival.tenant
+        self.times_s: list[float] = []
+        self.has_ended = False
+
+    def on_started(self, started: Started, planned_s: float) -> None: ...
+    def on_logprobs(self, entry: TokenLogprobs) -> None: ...
+    def on_embedding(self, values: bytes) -> None: ...
+    def ending(self, reason: FinishReason) -> None: ...
+    def on_token(self, token: int, now_s: float) -> None:
+        del token
+        self.times_s.append(now_s)
+
+    def on_waiting(self) -> None: ...
+    def on_pages(self, pages: PagesAt) -> None: ...
+    def on_end(self) -> None:
+        self.has_ended = True
+
+    def on_failed(self, error: FirelaneError) -> None:
+        raise error
+
+    @property
+    def gaps_s(self) -> list[float]:
+        return [later - earlier for earlier, later in pairwise(self.times_s)]
