@@ -33,8 +33,8 @@ from firelane.contract import HostPages
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
 from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
+from firelane.link import packets
 from firelane.link.channel import Channel
-from firelane.link.packets import pair
 from firelane.nixl.installed import is_installed
 from firelane.nixl.processes import HelperAgents
 from firelane.wire import peers
@@ -212,7 +212,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         ours, theirs = socket.socketpair()
-        self.peers, seat = pair()
+        self.peers, seat = packets.pair()
         command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), config.to_json()]
         self.process = subprocess.Popen(
             [*command, f"peers={seat.fileno()}"], pass_fds=[theirs.fileno(), seat.fileno()]
@@ -253,8 +253,8 @@ def handover(model: Path, tokens: int, repeats: int, backend: str) -> None:
     engine_id = source.until_ready().engine_id
     reader.until_ready()
     ours, theirs = socket.socketpair()
-    peers.send(source.peers, PeerConnection("source", ""), (ours.fileno(),))
-    peers.send(reader.peers, PeerConnection("reader", engine_id), (theirs.fileno(),))
+    packets.send(source.peers, PeerConnection("source", ""), (ours.fileno(),))
+    packets.send(reader.peers, PeerConnection("reader", engine_id), (theirs.fileno(),))
     rows = [one_handover(source, reader, engine_id, tokens, i) for i in range(repeats)]
     for key in rows[0]:
         values = [row[key] for row in rows]

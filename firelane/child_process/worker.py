@@ -96,6 +96,11 @@ class Worker:
         child = self._child
         return child is None or child.has_ended or child.is_stopped()
 
+    @property
+    def waited_s(self) -> float:
+        """Time that the process has waited for a processor, as ProcessState tells."""
+        return 0.0 if self._child is None else self._child.waited_s()
+
     def begin(self) -> bytearray:
         """Start the process; its answer to the first request. Raises as `ask`."""
         return _run(self._ask(None, _HERE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -75,7 +76,7 @@ def test_short_conversations_do_not_wait_for_long_ones(template):
 
 def test_a_wait_is_longer_while_the_process_is_replaced(template, monkeypatch):
     monkeypatch.setattr(template_process, "WAIT_S", 0.001)
-    monkeypatch.setattr(template_process, "REPLACED_WAITS", 600_000)
+    monkeypatch.setattr(template_process, "FURTHER_WAITS", 600_000)
 
     async def work():
         assert await template.render(encoded(USER, {})) == "hi"
@@ -93,13 +94,30 @@ def test_a_wait_is_longer_where_nobody_has_noticed_yet_that_the_process_is_lost(
     """It had answered before, so that it is not new."""
     assert render(template) == "hi"
     monkeypatch.setattr(template_process, "WAIT_S", 0.001)
-    monkeypatch.setattr(template_process, "REPLACED_WAITS", 600_000)
+    monkeypatch.setattr(template_process, "FURTHER_WAITS", 600_000)
 
     async def work():
         child = template._quick.worker.child
         os.kill(child.pid, number)
         while not (child.is_stopped() or child.has_ended):
             await asyncio.sleep(0.001)
+        async with template._quick.lock:
+            waits = asyncio.ensure_future(template.render(encoded(USER, {})))
+            await asyncio.sleep(0.1)
+        return await waits
+
+    assert asyncio.run(work()) == "hi"
+
+
+def test_a_wait_is_longer_where_the_process_waits_for_a_processor(template, monkeypatch):
+    """Others do not keep it busy: the machine does."""
+    assert render(template) == "hi"
+    monkeypatch.setattr(template_process, "WAIT_S", 0.001)
+    monkeypatch.setattr(template_process, "FURTHER_WAITS", 600_000)
+    waited = itertools.count()
+    monkeypatch.setattr(template._quick.worker.child, "waited_s", lambda: float(next(waited)))
+
+    async def work():
         async with template._quick.lock:
             waits = asyncio.ensure_future(template.render(encoded(USER, {})))
             await asyncio.sleep(0.1)

@@ -34,8 +34,10 @@ LIMITS = WorkerLimits(tries=5, answer_s=10.0, answer_bytes=80 << 20)
 outside or do not answer."""
 WAIT_S = 5.0
 """For the turn of a conversation."""
-REPLACED_WAITS = 6
-"""Further waits of that length where the process is replaced meanwhile: the machine may be busy."""
+FURTHER_WAITS = 6
+"""More waits of that length, where the process is replaced meanwhile, or waits for a processor itself."""
+STARVED_SHARE = 0.5
+"""Part of a wait that it has to have waited for a processor."""
 KIND = "template"
 MODULE = "firelane.text.rendering.template_worker"
 
@@ -149,16 +151,17 @@ class _Process:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
-        """Wait for it: longer, where the process was lost meanwhile. Raises QueueTimeoutError."""
+        """Wait for it: longer, where others are not what keeps it busy. Raises QueueTimeoutError."""
         worker = self.worker
-        for _ in range(1 + REPLACED_WAITS):
-            before = worker.losses
+        for _ in range(1 + FURTHER_WAITS):
+            losses, waited_s = worker.losses, worker.waited_s
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_S):
                     await self.lock.acquire()
                     break
-            is_replaced = worker.losses > before or worker.is_new or worker.is_lost
-            if self.lock.locked() and not is_replaced:
+            is_replaced = worker.losses > losses or worker.is_new or worker.is_lost
+            is_starved = worker.waited_s - waited_s > STARVED_SHARE * WAIT_S
+            if self.lock.locked() and not (is_replaced or is_starved):
                 raise _busy()
         else:
             raise _busy()
