@@ -126,7 +126,7 @@ EngineEvent = (
 
 @dataclass(frozen=True, kw_only=True)
 class EngineState:
-    """What is known of an engine. Replaced as a whole, by `apply` alone."""
+    """All that is known of an engine. Replaced as a whole, by `apply` alone."""
 
     link: LinkState = LinkState.STARTING
     reason: str = "the engine has not been started yet"

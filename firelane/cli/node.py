@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from firelane.cli.node_setup import NodeSetup
     from firelane.env import Environment
-    from firelane.server.node_plan import ModelSetup, NodePlan
+    from firelane.server.model_spec import ModelSpec
+    from firelane.server.node_plan import NodePlan
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     _warn(setup)
     options.log_resolved("gateway", setup.gateway, as_json=setup.gateway.log_format == "json")
 
-    def reread() -> tuple[NodePlan, Sequence[ModelSetup]]:
+    def reread() -> tuple[NodePlan, Sequence[ModelSpec]]:
         found = reader.read()
         _warn(found)
         return found.plan, found.models

@@ -19,8 +19,9 @@ from firelane.node.config import ModelEntry, NodeConfig, read_config
 from firelane.node.toml_file import meant
 from firelane.options import OptionSet, Values, fields, read_table
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.node_need import Need, default_kv_bytes, gib, need_of
-from firelane.server.node_plan import ModelSetup, NodePlan
+from firelane.server.model_spec import ModelSpec
+from firelane.server.node_need import default_kv_bytes, gib, need_of
+from firelane.server.node_plan import NodePlan
 from firelane.server.options.engine import check_controller, engine_config, engine_options
 from firelane.server.options.gateway import gateway_config
 from firelane.server.options.sets import NODE_ENGINE, NODE_MODEL, NODE_SERVER
@@ -36,7 +37,7 @@ class NodeSetup:
 
     gateway: GatewayConfig
     plan: NodePlan
-    models: tuple[ModelSetup, ...]
+    models: tuple[ModelSpec, ...]
 
     def lines(self) -> list[str]:
         """Lines for people."""
@@ -64,21 +65,6 @@ class NodeSetup:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _NodeModel:
-    """need: None of a model whose files are not here."""
-
-    entry: ModelEntry
-    source: ModelSource
-    gateway: ModelConfig
-    engines: EngineOptions
-    need: Need | None
-
-    @property
-    def need_bytes(self) -> int:
-        return 0 if self.need is None else self.need.total
-
-
 class NodeReader:
     """Reads a node's file, again and again. free_bytes: memory that can be had. Raises UsageError, with line
     and key, for all that is wrong with the file.
@@ -102,28 +88,24 @@ class NodeReader:
         server = {**_read(config, NODE_SERVER, ("server",), config.server), **self._given}
         _check_tenants(config, server)
         budget = config.policy.budget_bytes or self._default_budget
-        models = [self._model_of(config, entry, server, budget) for entry in config.models]
-        _check_budget(config, models, budget)
+        specs: list[ModelSpec] = []
 
-        def made(model: _NodeModel, index: int) -> ModelSetup:
-            return ModelSetup(
-                gateway=model.gateway,
-                engines=dataclasses.replace(model.engines, models=len(models), index=index),
-                policy=dataclasses.replace(model.entry.policy, need_bytes=model.need_bytes),
-                source=model.source,
-                when_here=functools.partial(when_here, model.entry, index),
-            )
+        def spec_of(entry: ModelEntry) -> ModelSpec:
+            made = self._spec(config, entry, server, budget)
+            return dataclasses.replace(made, when_here=functools.partial(when_here, entry))
 
-        def when_here(entry: ModelEntry, index: int) -> ModelSetup:
-            model = self._model_of(config, entry, server, budget)
-            others = [one for one in models if one.entry.name != entry.name]
-            _check_fits(config, model, [*others, model], budget)
-            return made(model, index)
+        def when_here(entry: ModelEntry) -> ModelSpec:
+            spec = spec_of(entry)
+            others = [one for one in specs if one.name != entry.name]
+            _check_fits(config, spec, [*others, spec], budget)
+            return spec
 
+        specs += map(spec_of, config.models)
+        _check_budget(config, specs, budget)
         return NodeSetup(
-            gateway=self._gateway(config, server, models),
+            gateway=self._gateway(config, server, specs),
             plan=NodePlan(policy=dataclasses.replace(config.policy, budget_bytes=budget)),
-            models=tuple(made(model, index) for index, model in enumerate(models)),
+            models=tuple(specs),
         )
 
     @functools.cached_property
@@ -131,7 +113,7 @@ class NodeReader:
         """Bytes of the budget by default, from the memory that is free before there is any model."""
         return int(self._free_bytes() * BUDGET_SHARE)
 
-    def _model_of(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> _NodeModel:
+    def _spec(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> ModelSpec:
         chosen = _options(config, entry, server)
         source = ModelSource(self._source(entry.source), self._environment.cache_dir)
         with _at_model(config, entry):
@@ -153,7 +135,14 @@ class NodeReader:
             trials_dir=self._environment.cache_dir / TRIALS,
             **fields(ModelConfig, chosen),
         )
-        return _NodeModel(entry=entry, source=source, gateway=gateway, engines=engines, need=need)
+        alike = {"models": len(config.models), "index": config.models.index(entry)}
+        return ModelSpec(
+            gateway=gateway,
+            engines=dataclasses.replace(engines, **alike),
+            policy=dataclasses.replace(entry.policy, need_bytes=0 if need is None else need.total),
+            source=source,
+            need=need,
+        )
 
     def _engine_of(self, directory: Path | None, chosen: Values) -> EngineConfig:
         from firelane.text.tokens.tokenizer_source import tokenizer_directory
@@ -167,7 +156,7 @@ class NodeReader:
         beside = None if source is None else self._path.parent / source
         return str(beside) if beside is not None and beside.exists() else source
 
-    def _gateway(self, config: NodeConfig, server: Values, models: list[_NodeModel]) -> GatewayConfig:
+    def _gateway(self, config: NodeConfig, server: Values, models: list[ModelSpec]) -> GatewayConfig:
         served = [model.gateway for model in models]
         try:
             return gateway_config(server, served, self._environment.cache_dir, NAME)
@@ -237,11 +226,11 @@ def _check_tenants(config: NodeConfig, server: Values) -> None:
             raise config.file.error(at, "without server.api_keys there are no tenants")
 
 
-def _check_budget(config: NodeConfig, models: list[_NodeModel], budget: int) -> None:
+def _check_budget(config: NodeConfig, models: list[ModelSpec], budget: int) -> None:
     """Raises UsageError for a model that never fits."""
     for model in models:
         _check_fits(config, model, models, budget)
-    first = sum(model.need_bytes for model in models if model.entry.policy.loads_first)
+    first = sum(model.policy.need_bytes for model in models if model.policy.loads_first)
     if first > budget:
         raise config.file.error(
             ("models",),
@@ -250,13 +239,13 @@ def _check_budget(config: NodeConfig, models: list[_NodeModel], budget: int) -> 
         )
 
 
-def _check_fits(config: NodeConfig, model: _NodeModel, models: list[_NodeModel], budget: int) -> None:
+def _check_fits(config: NodeConfig, model: ModelSpec, models: list[ModelSpec], budget: int) -> None:
     """Raises UsageError for a model that does not fit beside those that are pinned."""
-    beside = sum(one.need_bytes for one in models if one.entry.policy.pinned and one is not model)
-    if model.need_bytes + beside > budget:
+    beside = sum(one.policy.need_bytes for one in models if one.policy.pinned and one is not model)
+    if model.policy.need_bytes + beside > budget:
         others = f", {gib(beside)} of it for pinned models" if beside else ""
         raise config.file.error(
-            ("models", model.entry.name),
+            ("models", model.name),
             f"it needs {model.need}, and the node has {gib(budget)}{others}: raise "
             "node.budget_gib, lower kv_cache_gib or max_model_len, or take smaller weights",
         )

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.options import fields
-    from firelane.server.node_plan import fixed_models
+    from firelane.server.model_spec import fixed_models
     from firelane.server.options import gateway as gateway_options
     from firelane.server.options import hosts as host_options
     from firelane.server.options.served_models import ServedModels

@@ -16,7 +16,8 @@ from firelane.node.fleet import LAST_FRAMES_S, Fleet
 from firelane.node.shutdown import Shutdown
 from firelane.server import process_setup
 from firelane.server.engine_sharing import OneGateway
-from firelane.server.model_engines import ModelEngines
+from firelane.server.model import Model
+from firelane.server.model_spec import lone_model
 from firelane.server.remote_engines import hello_of
 from firelane.server.start_lines import Display, start_report
 from firelane.wire.frames import Ready
@@ -51,15 +52,14 @@ class _Service:
         self._drain_s, self._shutdown = drain_s, Shutdown(drain_s)
         self._failure: FirelaneError | None = None
         self._began_s, self._port, self._served = time.perf_counter(), 0, False
-        name, sharing = options.engine.model_dir.name, OneGateway(self._host.take_engine)
-        self._engines = ModelEngines(name, options, self._on_event, sharing)
+        self._model = Model(lone_model(options), self._on_event, OneGateway(self._host.take_engine))
 
     async def run(self) -> None:
         self._shutdown.listen()
         try:
             self._port = await self._host.listen(self._address)
-            await self._engines.start()
-            await self._engines.connect()
+            await self._model.start()
+            await self._model.connect()
             await self._shutdown.wait()
             systemd.notify("STOPPING=1")
             self._host.end_greetings()
@@ -67,7 +67,7 @@ class _Service:
                 await self._shutdown.drain(self)
         finally:
             self._report.close()
-            await self._engines.fleet.stop()
+            await self._model.fleet.stop()
             await self._host.close()
         if self._failure is not None:
             raise self._failure
@@ -76,16 +76,16 @@ class _Service:
 
     @property
     def in_flight(self) -> int:
-        stats = self._engines.make_replicas().stats
+        stats = self._model.make_replicas().stats
         return stats.running + stats.waiting
 
     async def drain(self, timeout_s: float) -> None:
         """The engine ends when it has nothing left, and gives back what it does not come to."""
-        serves = self._engines.serves
-        for link in self._engines.make_replicas().links:
+        serves = self._model.serves
+        for link in self._model.make_replicas().links:
             link.drain(timeout_s)
-        assert isinstance(self._engines.fleet, Fleet)
-        for replica in self._engines.fleet.replicas:
+        assert isinstance(self._model.fleet, Fleet)
+        for replica in self._model.fleet.replicas:
             await replica.supervisor.stop(timeout_s + LAST_FRAMES_S if serves else 0.0)
 
     async def retire(self) -> None:

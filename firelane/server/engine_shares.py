@@ -11,9 +11,8 @@ import msgspec
 from firelane.backends import takes_gpu
 from firelane.cluster.config import RemoteConfig
 from firelane.engine_config import CARE, STEP_DEADLINE, EngineConfig
-from firelane.gateway.config import REPLICAS, Routing, SharesPages
+from firelane.gateway.config import REPLICAS
 from firelane.gateway.kv_events.config import KvEventsConfig
-from firelane.gateway.routing_names import PAGE_AWARE
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
 from firelane.node.remote_peers import RemotePeersConfig
@@ -64,10 +63,6 @@ class EngineOptions:
     ] = None
     models: int = 1
     index: int = 0
-    recovery: Annotated[
-        bool,
-        Option("requests fail when their engine dies, in place of going on with another one", REPLICAS),
-    ] = True
     engine_timeout_s: Annotated[
         float,
         Option(
@@ -78,8 +73,6 @@ class EngineOptions:
         ),
     ] = 5.0
     step_deadline_s: Annotated[float | None, STEP_DEADLINE] = None
-    routing: Routing = PAGE_AWARE
-    shares_pages: SharesPages = False
     remote: RemoteConfig | None = None
     kv_events: KvEventsConfig | None = None
     remote_peers: RemotePeersConfig | None = None
@@ -89,15 +82,16 @@ class EngineOptions:
         """The role of each engine; none where all do the same."""
         return ("prefill",) * (self.prefill or 0) + ("decode",) * (self.decode or 0)
 
-    def configs(self) -> list[EngineConfig]:
-        """One for each replica, with its share of the cores and of the memory."""
+    def configs(self, *, shares_pages: bool = False) -> list[EngineConfig]:
+        """One for each replica, with its share of the cores and of the memory. shares_pages: they have pages
+        from each other."""
         configs = self._shares()
         if (remote := self.remote_peers) is not None:
             configs = [
                 msgspec.structs.replace(config, kv_transfer_address=remote.address(place))
                 for place, config in enumerate(configs)
             ]
-        if not self.roles and not self.shares_pages:
+        if not self.roles and not shares_pages:
             return configs
         # In shared memory, where pages can be: the other engines map it.
         is_private = self.engine.backend == "null" or takes_gpu(self.engine.backend)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from firelane.gateway.config import ModelConfig
     from firelane.gateway.requests.models import Models
-    from firelane.server.node_plan import ModelSetup
 
 
 class EngineSharing(Protocol):
@@ -38,11 +38,10 @@ class EngineSharing(Protocol):
         """They are told of these, which have their residences now."""
         ...
 
-    def add_model(self, setup: ModelSetup) -> None:
-        """One more, which has its residence."""
+    def put_model(self, config: ModelConfig) -> None:
+        """One more, which has its residence; or another configuration of one that there is."""
         ...
 
-    def change_model(self, setup: ModelSetup) -> None: ...
     def remove_model(self, name: str) -> None: ...
 
 
@@ -80,10 +79,7 @@ class OneGateway:
     def follow(self, models: Models) -> None:
         pass
 
-    def add_model(self, setup: ModelSetup) -> None:
-        pass
-
-    def change_model(self, setup: ModelSetup) -> None:
+    def put_model(self, config: ModelConfig) -> None:
         pass
 
     def remove_model(self, name: str) -> None:

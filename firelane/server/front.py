@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from firelane.errors import FirelaneError
@@ -13,12 +13,11 @@ from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
 if TYPE_CHECKING:
     import socket
 
-    from firelane.gateway.config import GatewayConfig
+    from firelane.gateway.config import GatewayConfig, ModelConfig
     from firelane.gateway.processes.pool import GatewayPool
     from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway, Sockets
     from firelane.gateway.share import GatewayShare
-    from firelane.server.node_plan import ModelSetup
 
 
 log = logging.getLogger(__name__)
@@ -91,12 +90,11 @@ class SeveralProcesses:
     def __init__(
         self,
         config: GatewayConfig,
-        models: Sequence[ModelSetup],
         on_fatal: Callable[[FirelaneError], None],
         log_format: str,
     ) -> None:
         self.engines: EngineSharing = self
-        self._config, self._models = config, models
+        self._config = config
         self._on_fatal, self._log_format = on_fatal, log_format
         self._next_place = 0
         self._pool: GatewayPool
@@ -113,7 +111,6 @@ class SeveralProcesses:
 
         self._pool = GatewayPool(
             self._config,
-            {model.name: model.engines.recovery for model in self._models},
             lambda index: start(index, self._log_format),
             self._on_fatal,
         )
@@ -150,11 +147,8 @@ class SeveralProcesses:
     def remove(self, place: int) -> None:
         self._pool.engines.remove(place)
 
-    def add_model(self, setup: ModelSetup) -> None:
-        self._pool.models.add(setup.gateway, recovers=setup.engines.recovery)
-
-    def change_model(self, setup: ModelSetup) -> None:
-        self._pool.models.change(setup.gateway, recovers=setup.engines.recovery)
+    def put_model(self, config: ModelConfig) -> None:
+        self._pool.models.put(config)
 
     def remove_model(self, name: str) -> None:
         self._pool.models.remove(name)
@@ -165,10 +159,9 @@ class SeveralProcesses:
 
 def make_front(
     config: GatewayConfig,
-    models: Sequence[ModelSetup],
     on_fatal: Callable[[FirelaneError], None],
     log_format: str,
 ) -> Front:
     if config.gateways == 1:
         return OneProcess()
-    return SeveralProcesses(config, models, on_fatal, log_format)
+    return SeveralProcesses(config, on_fatal, log_format)

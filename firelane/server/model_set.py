@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from firelane.backends import takes_gpu
 from firelane.errors import FirelaneError
-from firelane.node.fleet import GroupOf
 from firelane.node.memory_groups import EngineGroup
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
 from firelane.node.states import RESTS
 from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
-from firelane.server.model_engines import ModelEngines
-from firelane.server.model_files import SourceFiles
-from firelane.server.node_plan import ModelSetup, NodePlan, PackedFile, differing
+from firelane.server.model import Model
+from firelane.server.model_files import PackedFile, SourceFiles
+from firelane.server.model_spec import ModelSpec, differing
+from firelane.server.node_plan import NodePlan
 from firelane.server.residence import NodeResidence
 
 if TYPE_CHECKING:
@@ -33,131 +33,126 @@ CHANGE_S = 600.0
 
 
 class ModelSet:
-    """Engines by the model's name. Models that were taken away keep their metrics, and get them back."""
+    """Models by their names. Those that were taken away keep their metrics, and get them back."""
 
     def __init__(
         self,
         tell: Callable[[str, EngineEvent], None],
         plan: NodePlan,
-        models: Iterable[ModelSetup],
+        specs: Iterable[ModelSpec],
         sharing: EngineSharing = NOT_SHARED,
     ) -> None:
         """tell: gets each event of the engines, with the name of their model."""
         self._sharing = sharing
         self.node = Node(plan.policy)
-        self.setups: dict[str, ModelSetup] = {}
-        self._engines: dict[str, ModelEngines] = {}
-        self._retired: dict[str, ModelEngines] = {}
+        self._models: dict[str, Model] = {}
+        self._retired: dict[str, Model] = {}
         self._tell, self._plan = tell, plan
         self._gateway: Gateway | None = None
         self._turn, self._connected = asyncio.Lock(), asyncio.Event()
-        for model in models:
-            self._add(model)
+        for spec in specs:
+            self._add(spec)
 
-    def __iter__(self) -> Iterator[ModelEngines]:
-        return iter(self._engines.values())
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
 
-    def __getitem__(self, name: str) -> ModelEngines:
-        return self._engines[name]
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def __getitem__(self, name: str) -> Model:
+        return self._models[name]
 
     async def connect(
         self, make: Callable[[list[ReplicaSet]], Gateway], listen: Callable[[Gateway], Awaitable[None]]
     ) -> Gateway:
         """Make the gateway, have it listen, and give it all engines."""
-        gateway = self._gateway = make([engines.make_replicas() for engines in self])
+        gateway = self._gateway = make([model.make_replicas() for model in self])
         await listen(gateway)
-        for engines in self:
-            self._place(engines)
-            await engines.connect()
+        for model in self:
+            self._place(model)
+            await model.connect()
         self._sharing.follow(gateway.services.models)
         self._connected.set()
         return gateway
 
-    async def apply(self, plan: NodePlan, models: Iterable[ModelSetup]) -> None:
+    async def apply(self, plan: NodePlan, specs: Iterable[ModelSpec]) -> None:
         """Changes to what is there now, with a line of the log for each. A model that cannot be changed stays
         as it is.
         """
         async with self._turn:
-            wanted = {model.name: model for model in models}
+            wanted = {spec.name: spec for spec in specs}
             if plan.policy != self.node.policy:
                 log.info("node_changed %s", differing(self.node.policy, plan.policy))
                 self.node.policy = plan.policy
-            for name in [name for name in self.setups if name not in wanted]:
-                await self._logged("model_removed", name, self._remove)
-            for name, setup in wanted.items():
-                if name not in self.setups:
-                    await self._logged("model_added", name, lambda _, setup=setup: self._add_late(setup))
+            for name in [name for name in self._models if name not in wanted]:
+                await self._logged("model_removed", name, self._remove(name))
+            for name, spec in wanted.items():
+                if name not in self._models:
+                    await self._logged("model_added", name, self._add_late(spec))
                 else:
-                    await self._change(setup)
+                    await self._change(spec)
 
-    async def _logged(self, what: str, name: str, work: Callable[[str], object]) -> None:
+    async def _logged(self, what: str, name: str, work: Awaitable[None]) -> None:
         try:
-            done = work(name)
-            if asyncio.iscoroutine(done):
-                await done
+            await work
         except FirelaneError as error:
             log.error("reload_failed model=%s error=%r", name, str(error))
         else:
             log.info("%s model=%s", what, name)
 
-    def _add(self, setup: ModelSetup) -> ModelEngines:
-        engines = self._retired.pop(setup.name, None)
-        if engines is None:
-            engines = ModelEngines(
-                setup.name, setup.engines, self._tell, self._sharing, self._group_of(setup.name)
-            )
-        self.setups[setup.name] = setup
-        self._engines[setup.name] = engines
-        name = setup.name
+    def _add(self, spec: ModelSpec) -> Model:
+        """A model that was here before has the engines that it had then."""
+        name = spec.name
+        model = self._retired.pop(name, None)
+        if model is None:
+            model = Model(spec, self._tell, self._sharing, lambda replica: self._group(name, replica))
+        self._models[name] = model
         files = SourceFiles(
-            lambda: self.setups[name], lambda: self._arrive(name), lambda: self._user_beside(name)
+            lambda: self._models[name].spec, lambda: self._arrive(name), lambda: self._user_beside(name)
         )
-        mark = PackedFile(setup.engines)
-        self.node.add(NodeModel(name, engines, setup.policy, mark=mark, files=files))
-        return engines
+        mark = PackedFile(spec.engines)
+        self.node.add(NodeModel(name, model, spec.policy, mark=mark, files=files))
+        return model
 
-    def _group_of(self, name: str) -> GroupOf:
-        def of(replica: str) -> EngineGroup:
-            return self._plan.groups.group(f"{name}-{replica}", lambda: self._share_bytes(name))
-
-        return of
+    def _group(self, name: str, replica: str) -> EngineGroup:
+        return self._plan.groups.group(f"{name}-{replica}", lambda: self._share_bytes(name))
 
     def _share_bytes(self, name: str) -> int:
         """Memory of each replica of this model; 0 on a GPU, whose memory is none of a control group's."""
-        options, model = self.setups[name].engines, self.node[name]
-        if takes_gpu(options.engine.backend):
+        model = self._models[name]
+        if takes_gpu(model.options.engine.backend):
             return 0
-        return max(model.policy.need_bytes, model.engines.ready_bytes) // options.replicas
+        return max(self.node[name].policy.need_bytes, model.ready_bytes) // model.options.replicas
 
     async def _arrive(self, name: str) -> None:
         """A model's files have come: from now on it is what they say. Raises FirelaneError."""
         await self._connected.wait()
         async with self._turn:
-            when_here = self.setups[name].when_here
+            when_here = self._models[name].spec.when_here
             if when_here is not None:
                 await self._become(await asyncio.to_thread(when_here))
 
     def _user_beside(self, name: str) -> str:
         """Another model of the same source that is in memory; "" of none."""
-        source = self.setups[name].source
-        others = [one for one in self.setups if one != name and self.setups[one].source == source]
+        source = self._models[name].spec.source
+        others = [one.name for one in self if one.name != name and one.spec.source == source]
         return next((one for one in others if self.node[one].state not in RESTS), "")
 
-    async def _add_late(self, setup: ModelSetup) -> None:
+    async def _add_late(self, spec: ModelSpec) -> None:
         """Raises TokenizerError and what else is wrong with the model's files."""
         assert self._gateway is not None
-        was_here = setup.name in self._retired
-        engines = self._add(setup)
+        was_here = spec.name in self._retired
+        model = self._add(spec)
         try:
-            self._gateway.add_model(setup.gateway, engines.make_replicas(), engines.served)
-            self._place(engines)
-            self._sharing.add_model(setup)
-            await (engines.reconfigure(setup.engines) if was_here else engines.connect())
+            self._gateway.add_model(spec.gateway, model.make_replicas(), model.served)
+            self._place(model)
+            self._sharing.put_model(spec.gateway)
+            await (model.come_back(spec) if was_here else model.connect())
         except FirelaneError:
-            self._forget(setup.name)
+            self._forget(spec.name)
             raise
-        if setup.policy.loads_first:
-            self.node.bring(self.node[setup.name])
+        if spec.policy.loads_first:
+            self.node.bring(self.node[spec.name])
 
     async def _remove(self, name: str) -> None:
         """New requests get 404 at once; those in flight may end."""
@@ -165,44 +160,45 @@ class ModelSet:
         self._gateway.services.models.remove(self._gateway.services.models.named(name))
         self._sharing.remove_model(name)
         await self.node.unload(self.node[name], CHANGE_S)
-        self._retired[name] = self._engines[name]
+        self._retired[name] = self._models[name]
         self._forget(name)
 
     def _forget(self, name: str) -> None:
         self.node.remove(name)
-        del self._engines[name], self.setups[name]
+        del self._models[name]
 
-    async def _change(self, setup: ModelSetup) -> None:
-        name, before = setup.name, self.setups[setup.name]
-        if not (difference := before.difference(setup)):
-            self.setups[name] = setup
+    async def _change(self, spec: ModelSpec) -> None:
+        model = self._models[spec.name]
+        before, in_node = model.spec, self.node[spec.name]
+        if not (difference := before.difference(spec)):
+            model.spec = spec
             return
-        log.info("model_changed model=%s %s", name, difference)
+        log.info("model_changed model=%s %s", spec.name, difference)
         try:
-            if setup.engines_differ(before) or setup.source != before.source:
-                await self.node.unload(self.node[name], CHANGE_S)
-            await self._become(setup)
+            if spec.engines_differ(before) or spec.source != before.source:
+                await self.node.unload(in_node, CHANGE_S)
+            await self._become(spec)
         except FirelaneError as error:
-            log.error("reload_failed model=%s error=%r", name, str(error))
-        if setup.policy.loads_first:
-            self.node.bring(self.node[name])
+            log.error("reload_failed model=%s error=%r", spec.name, str(error))
+        if spec.policy.loads_first:
+            self.node.bring(in_node)
 
-    async def _become(self, setup: ModelSetup) -> None:
-        """Another setup of a model, which has no engine where its engines differ. Raises FirelaneError, and
-        leaves it as it was."""
-        name, before = setup.name, self.setups[setup.name]
-        model = self.node[name]
-        if setup.gateway != before.gateway and self._gateway is not None:
-            self._gateway.change_model(name, setup.gateway)
-            self._sharing.change_model(setup)
-        self.setups[name], model.policy = setup, setup.policy
-        model.files.look()
-        if setup.engines_differ(before):
-            await self._engines[name].reconfigure(setup.engines)
-            model.mark_with(PackedFile(setup.engines))
+    async def _become(self, spec: ModelSpec) -> None:
+        """Another description of a model, which has no engine where its engines differ. Raises FirelaneError,
+        and leaves it as it was."""
+        model, in_node = self._models[spec.name], self.node[spec.name]
+        before = model.spec
+        if spec.gateway != before.gateway and self._gateway is not None:
+            self._gateway.change_model(spec.name, spec.gateway)
+            self._sharing.put_model(spec.gateway)
+        in_node.policy = spec.policy
+        await model.become(spec)
+        in_node.files.look()
+        if spec.engines_differ(before):
+            in_node.mark_with(PackedFile(spec.engines))
 
-    def _place(self, engines: ModelEngines) -> None:
+    def _place(self, model: Model) -> None:
         assert self._gateway is not None
-        served = engines.served = self._gateway.services.models.named(engines.name)
+        served = model.served = self._gateway.services.models.named(model.name)
         waits = not self._plan.is_fixed
-        served.residence = NodeResidence(self.node, self.node[engines.name], waits=waits)
+        served.residence = NodeResidence(self.node, self.node[model.name], waits=waits)

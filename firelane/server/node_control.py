@@ -13,14 +13,14 @@ from firelane.gateway.requests.models import ServedModel
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
 from firelane.node.states import State
-from firelane.server.model_engines import ModelEngines
+from firelane.server.model import Model
 
 
 class Control:
     """Control over a node's models for the gateway. engines: by the model's name."""
 
     def __init__(
-        self, node: Node, engines: Callable[[str], ModelEngines], clock: Callable[[], float] = time.monotonic
+        self, node: Node, engines: Callable[[str], Model], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._node, self._engines, self._clock = node, engines, clock
 

@@ -16,7 +16,8 @@ from firelane.node.shutdown import Shutdown
 from firelane.server import process_setup
 from firelane.server.front import Front, ServerFront, make_front
 from firelane.server.model_set import ModelSet
-from firelane.server.node_plan import FIXED, ModelSetup, NodePlan
+from firelane.server.model_spec import ModelSpec
+from firelane.server.node_plan import FIXED, NodePlan
 from firelane.server.port import Port
 from firelane.server.progress import ProgressDisplay
 from firelane.server.start_lines import Display, Serving, start_report
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway
 
-    Reread = Callable[[], tuple[NodePlan, Sequence[ModelSetup]]]
+    Reread = Callable[[], tuple[NodePlan, Sequence[ModelSpec]]]
 
 log = logging.getLogger(__name__)
 SWEEP_S = 1.0
@@ -39,7 +40,7 @@ SWEEP_S = 1.0
 
 def serve(
     config: GatewayConfig,
-    models: Sequence[ModelSetup],
+    models: Sequence[ModelSpec],
     display: Display,
     plan: NodePlan = FIXED,
     reread: Reread | None = None,
@@ -61,7 +62,7 @@ class _Service:
     def __init__(
         self,
         config: GatewayConfig,
-        models: Sequence[ModelSetup],
+        models: Sequence[ModelSpec],
         display: Display,
         plan: NodePlan = FIXED,
         reread: Reread | None = None,
@@ -69,7 +70,7 @@ class _Service:
         self._config, self._report = config, start_report(display)
         self._began_s = time.perf_counter()
         log_format = "text" if isinstance(display, ProgressDisplay) else "json"
-        self._front: Front = make_front(config, models, self._fail, log_format)
+        self._front: Front = make_front(config, self._fail, log_format)
         self._models = ModelSet(self.on_event, plan, models, self._front.engines)
         self._node, self._plan, self._reread = self._models.node, plan, reread
         self._gateway: ServerFront | None = None
@@ -170,12 +171,12 @@ class _Service:
             log.error("reload_refused error=%r; all stays as it is", str(error))
             return
         await self._models.apply(plan, models)
-        log.info("reload_complete models=%d", len(self._models.setups))
+        log.info("reload_complete models=%d", len(self._models))
 
     def _on_restart(self) -> None:
         """One engine after the other is replaced; requests go on."""
         if self._restart is None or self._restart.done():
-            log.info("restart models=%d", len(self._models.setups))
+            log.info("restart models=%d", len(self._models))
             self._restart = asyncio.ensure_future(self._restart_all())
 
     async def _restart_all(self) -> None:

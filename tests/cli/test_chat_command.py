@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from firelane.cli import chat
 from firelane.cli.chat_command.session import HELP, ChatSession
 from firelane.cli.chat_command.source import Message, ServerSource, Settings
+from firelane.cli.chat_command.terminal import DIM, PLAIN
 from firelane.errors import FirelaneError, MachineError, RequestError, UsageError
 from firelane.text.deltas import Content, Delta, Reasoning
 
@@ -273,7 +273,7 @@ def test_reasoning_is_dim_in_a_terminal_and_left_out_elsewhere(url: str, tmp_pat
     shown = InTerminal("--url", url, cache=tmp_path)
     shown.until(">>> ")
     shown.type("think reasoning\n")
-    shown.until(f"{chat.DIM}let me see{chat.PLAIN}think reasoning by m")
+    shown.until(f"{DIM}let me see{PLAIN}think reasoning by m")
     shown.until(">>> ")
     shown.type("\x04")
     assert shown.process.wait(PATIENCE_S) == 0

@@ -72,7 +72,8 @@ def test_what_gateways_decide_goes_with_engines_elsewhere(tmp_path):
     words = ("--engines", "localhost", "--share-pages", "--routing", "least-tokens")
     assert remote(*words, "--role-controller", "ttft=1s,itl=1s").addresses
     engine = EngineConfig(model_dir=EMBEDDED, cache_dir=tmp_path)
-    assert engine_options.engine_options(given(*words), engine).shares_pages
+    assert engine_options.engine_options(given(*words), engine).replicas == 1
+    assert fields(ModelConfig, given(*words)) == {"routing": "least-tokens", "shares_pages": True}
 
 
 ROLES = ("--prefill", "1", "--decode", "1")

@@ -18,8 +18,8 @@ from firelane.errors import UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.options import fields
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.model_engines import ModelEngines
-from firelane.server.node_plan import fixed_models
+from firelane.server.model import Model
+from firelane.server.model_spec import fixed_models, lone_model
 from firelane.server.options import engine as engine_options
 from firelane.server.options import gateway as gateway_options
 from firelane.server.options.served_models import ServedModels
@@ -107,7 +107,7 @@ def test_a_step_deadline_counts_for_the_gateway_and_for_the_gpu(tmp_path: Path) 
         values = vars(build_parser().parse_args(["serve", *words]))
         engine = engine_options.engine_config(values, tmp_path, Environment(cache_dir=tmp_path))
         given = engine_options.engine_options(values, engine)
-        link = ModelEngines("m", given, print).add("0")
+        link = Model(lone_model(given), print).add("0")
         deadlines = link._watch._deadlines  # pyright: ignore[reportAttributeAccessIssue]
         return [given.engine.step_limit_s, deadlines.step_s, deadlines.silence_s]
 

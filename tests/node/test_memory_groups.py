@@ -23,7 +23,8 @@ from firelane.node.memory_groups import (
 from firelane.node.policy import ModelPolicy
 from firelane.server.engine_shares import EngineOptions
 from firelane.server.model_set import ModelSet
-from firelane.server.node_plan import ModelSetup, NodePlan
+from firelane.server.model_spec import ModelSpec
+from firelane.server.node_plan import NodePlan
 from tests.node.engine_gateway import Gateway, engine_config
 
 GIB = 1 << 30
@@ -206,9 +207,9 @@ def test_each_replica_of_a_model_has_its_share(tmp_path: Path) -> None:
     assert {name: share() for name, share in asked} == {"chat-0": GIB, "chat-1": GIB, "fast-0": 0}
 
 
-def model_setup(path: Path, name: str, backend: str, replicas: int) -> ModelSetup:
+def model_setup(path: Path, name: str, backend: str, replicas: int) -> ModelSpec:
     engine = EngineConfig(model_dir=path, cache_dir=path / "cache", backend=backend)
-    return ModelSetup(
+    return ModelSpec(
         gateway=ModelConfig(model_dir=path, names=(name,)),
         engines=EngineOptions(engine=engine, replicas=replicas),
         policy=ModelPolicy(need_bytes=2 * GIB),

@@ -14,8 +14,8 @@ from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.gateway.engines.roles.role_targets import RoleTargets
 from firelane.gateway.tenants.keyfile import hashed, new_key
+from firelane.server.model_files import PackedFile
 from firelane.server.node_need import GIB, default_kv_bytes
-from firelane.server.node_plan import PackedFile
 from firelane.sources.resolve import EMBEDDED
 
 
@@ -117,13 +117,13 @@ share_pages = true
 """
     roles, shares, plain = reader(tmp_path, text).read().models
     assert roles.engines.roles == ("prefill", "decode", "decode")
-    assert [one.role for one in roles.engines.configs()] == ["prefill", "decode", "decode"]
+    assert [one.role for one in roles.engine_configs()] == ["prefill", "decode", "decode"]
     assert (roles.engines.replicas, roles.engines.models, roles.engines.index) == (3, 3, 0)
-    assert (roles.gateway.routing, roles.engines.routing) == ("least-tokens", "least-tokens")
+    assert (roles.gateway.routing, plain.gateway.routing) == ("least-tokens", "page-aware")
     assert roles.gateway.role_targets == RoleTargets(ttft_s=0.5, itl_s=0.05)
-    assert {one.kv_cache_memory for one in shares.engines.configs()} == {"shared"}
+    assert {one.kv_cache_memory for one in shares.engine_configs()} == {"shared"}
     assert (shares.gateway.shares_pages, plain.gateway.shares_pages) == (True, False)
-    assert {one.kv_cache_memory for one in plain.engines.configs()} == {"private"}
+    assert {one.kv_cache_memory for one in plain.engine_configs()} == {"private"}
     kv = roles.engines.engine.kv_cache_bytes
     weights = [model.policy.need_bytes - kv for model in (roles, shares, plain)]
     assert weights == [3 * weights[2], 2 * weights[2], weights[2]]

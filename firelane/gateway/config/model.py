@@ -98,6 +98,10 @@ class ModelConfig:
         ),
     ] = None
     shares_pages: SharesPages = False
+    recovery: Annotated[
+        bool,
+        Option("requests fail when their engine dies, in place of going on with another one", REPLICAS),
+    ] = True
     trials_dir: Path | None = None
 
     def __post_init__(self) -> None:

@@ -20,14 +20,13 @@ POLL_S = 0.005
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="setup"):
     """A gateway process is to serve. index: its place, which a later one may take; number: its own, in its
-    requests' ids. config: of the gateway, as JSON. recovers: whether requests outlive their engine, by model.
-    created: Unix time of the server's start. With it come the shared counts and the sockets to listen on."""
+    requests' ids. config: of the gateway, as JSON. created: Unix time of the server's start. With it come
+    the shared counts and the sockets to listen on."""
 
     index: int
     number: int
     places: int
     config: bytes
-    recovers: dict[str, bool]
     created: int
 
 
@@ -61,11 +60,9 @@ class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove"):
 
 
 class Model(msgspec.Struct, frozen=True, array_like=True, tag="model"):
-    """A model is served from now on, or in another way. config: as JSON. recovers: its requests outlive their
-    engine."""
+    """A model is served from now on, or in another way. config: as JSON."""
 
     config: bytes
-    recovers: bool
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):

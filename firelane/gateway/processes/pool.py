@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -68,11 +68,9 @@ class GatewayPool:
     def __init__(
         self,
         config: GatewayConfig,
-        recovers: Mapping[str, bool],
         start: Start,
         on_fatal: Callable[[FirelaneError], None],
     ) -> None:
-        """recovers: whether requests outlive their engine, by model."""
         self.counts = SharedCounts.make(config.gateways + 1)
         self.port = config.port
         self._config = config
@@ -80,9 +78,7 @@ class GatewayPool:
         self._created = int(time.time())
         self._processes: dict[int, GatewayChild] = {}
         self.engines = EnginePlaces(self._running)
-        self.models = ServedModels(
-            self._running, [(model, recovers[model.names[0]]) for model in config.models]
-        )
+        self.models = ServedModels(self._running, config.models)
         self._sockets: list[socket.socket] = []
         self._gateway: Gateway | None = None
         self._replaced = Replacements()
@@ -116,15 +112,13 @@ class GatewayPool:
         self._spawn(self._watch(process))
 
     def _setup(self, process: GatewayChild) -> Setup:
-        config, known = self._config, list(self.models.configs.values())
+        config, models = self._config, tuple(self.models.configs.values())
         most = -(-config.max_connections // config.gateways)
-        models = tuple(model for model, _ in known)
         return Setup(
             index=process.index,
             number=process.number,
             places=config.gateways + 1,
             config=to_text(replace(config, models=models, max_connections=most)),
-            recovers={model.names[0]: recovers for model, recovers in known},
             created=self._created,
         )
 

@@ -17,13 +17,13 @@ from firelane.gateway.requests.models import Models, ServedModel
 
 class ServedModels:
     """Follows the models of the owner's gateway. children: the processes that run. configs: of the models
-    that there are, with whether requests outlive their engines."""
+    that there are."""
 
     def __init__(
-        self, children: Callable[[], Iterable[GatewayChild]], configs: Iterable[tuple[ModelConfig, bool]]
+        self, children: Callable[[], Iterable[GatewayChild]], configs: Iterable[ModelConfig]
     ) -> None:
         self._children = children
-        self.configs = {config.names[0]: (config, recovers) for config, recovers in configs}
+        self.configs = {config.names[0]: config for config in configs}
         self._models: Models | None = None
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._wants: set[asyncio.Task[None]] = set()
@@ -34,15 +34,14 @@ class ServedModels:
         for model in models:
             self._follow(model)
 
-    def add(self, config: ModelConfig, *, recovers: bool) -> None:
-        """There is one more model, with a residence."""
+    def put(self, config: ModelConfig) -> None:
+        """There is one more model, with a residence, or one is served in another way."""
         name = config.names[0]
-        self._put(config, recovers=recovers)
-        if self._models is not None:
+        self.configs[name] = config
+        for child in self._children():
+            child.control.send(Model(to_text(config)))
+        if self._models is not None and name not in self._followers:
             self._follow(self._models.named(name))
-
-    def change(self, config: ModelConfig, *, recovers: bool) -> None:
-        self._put(config, recovers=recovers)
 
     def remove(self, name: str) -> None:
         self.configs.pop(name, None)
@@ -51,11 +50,6 @@ class ServedModels:
             follower.cancel()
         for child in self._children():
             child.control.send(Gone(name))
-
-    def _put(self, config: ModelConfig, *, recovers: bool) -> None:
-        self.configs[config.names[0]] = config, recovers
-        for child in self._children():
-            child.control.send(Model(to_text(config), recovers))
 
     def tell(self, child: GatewayChild) -> None:
         """A new process: all that is known."""

@@ -144,7 +144,7 @@ class GatewayProcess:
         )
         self._number = setup.number
         for model in config.models:
-            self._make_engines(model, recovers=setup.recovers[model.names[0]])
+            self._make_engines(model)
         share = GatewayShare(
             counts=SharedCounts(fds[0], setup.index, setup.places),
             relay=RequestRelay(self._connect),
@@ -156,10 +156,10 @@ class GatewayProcess:
         self._report_again()
         self._on_serving()
 
-    def _make_engines(self, model: ModelConfig, *, recovers: bool) -> ReplicaSet:
+    def _make_engines(self, model: ModelConfig) -> ReplicaSet:
         made = ReplicaSet(ejection=OutlierEjection(), first_id=first_id(self._number))
         self._models[model.names[0]] = made
-        _set_up(made, model, recovers=recovers)
+        _set_up(made, model)
         made.expects_first = True
         return made
 
@@ -174,14 +174,14 @@ class GatewayProcess:
         config = from_text(message.config, ModelConfig)
         name, before = config.names[0], self._served.get(config.names[0])
         if before is not None:
-            _set_up(before.engines, config, recovers=message.recovers)
+            _set_up(before.engines, config)
         try:
             if before is not None and before in self._gateway.services.models:
                 self._gateway.change_model(name, config)
             elif before is not None:
                 self._gateway.add_model(config, before.engines, before)
             else:
-                engines = self._make_engines(config, recovers=message.recovers)
+                engines = self._make_engines(config)
                 self._place(self._gateway.add_model(config, engines))
         except FirelaneError as error:
             log.error("model_not_served model=%s error=%r", name, str(error))
@@ -284,6 +284,6 @@ class GatewayProcess:
         task.add_done_callback(self._tasks.discard)
 
 
-def _set_up(engines: ReplicaSet, model: ModelConfig, *, recovers: bool) -> None:
-    recovery = Resume() if recovers else NoRecovery()
+def _set_up(engines: ReplicaSet, model: ModelConfig) -> None:
+    recovery = Resume() if model.recovery else NoRecovery()
     engines.set_up(recovery, Router.of(model.routing, shares_pages=model.shares_pages))

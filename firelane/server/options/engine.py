@@ -9,6 +9,7 @@ from pathlib import Path
 from firelane.engine_config import EngineConfig, HostsConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
+from firelane.gateway.config import ModelConfig
 from firelane.options import Values, fields
 from firelane.server.engine_shares import EngineOptions
 from firelane.server.options.tiers import prepared
@@ -50,14 +51,12 @@ def engine_options(values: Values, engine: EngineConfig, models: int = 1, index:
     """The engines that options give. models, index: as in EngineOptions. Raises UsageError."""
     made = EngineOptions(engine=engine, models=models, index=index, **fields(EngineOptions, values))
     _check_roles(values, engine)
-    if not are_elsewhere(values):
+    if not are_elsewhere(values) and fields(ModelConfig, values).get("shares_pages"):
         _check_shared_pages(made)
     return replace(made, replicas=len(made.roles) or made.replicas)
 
 
 def _check_shared_pages(made: EngineOptions) -> None:
-    if not made.shares_pages:
-        return
     if made.roles or made.replicas == 1:
         raise UsageError("--share-pages is of --replicas: say with it how many engines there are")
     check_travelling(made.engine, "--share-pages")

@@ -22,7 +22,8 @@ from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.kv_events.feed import NoFeed, PublisherFeed, make_feed
 from firelane.gateway.kv_events.publisher import ZmqPublisher
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.model_engines import ModelEngines
+from firelane.server.model import Model
+from firelane.server.model_spec import lone_model
 from firelane.wire.cache_events import BlocksCleared, BlocksRemoved, CacheEvents
 
 SOON_MS = 120_000
@@ -222,7 +223,7 @@ def test_without_a_listener_nothing_is_made():
 
 def test_the_end_of_a_server_ends_its_publishers(config, tmp_path) -> None:
     engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
-    engines = ModelEngines("m", EngineOptions(engine=engine, kv_events=config), print)
+    engines = Model(lone_model(EngineOptions(engine=engine, kv_events=config)), print)
     engines.add("0")
     assert "kv-events-0" in {thread.name for thread in threading.enumerate()}
     engines.close()

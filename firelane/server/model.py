@@ -1,5 +1,5 @@
-"""The engines of one model of a server: their processes, their links to the gateway, and what its node has to
-know of both.
+"""One model of a server: what was asked for, its engines' processes, their links to the gateway, and what its
+node has to know of them.
 """
 
 from __future__ import annotations
@@ -25,40 +25,48 @@ if TYPE_CHECKING:
     from firelane.gateway.kv_events.feed import EventFeed
     from firelane.gateway.requests.models import ServedModel
     from firelane.server.engine_shares import EngineOptions
+    from firelane.server.model_spec import ModelSpec
 
     Tell = Callable[[str, EngineEvent], None]
 
 log = logging.getLogger(__name__)
 
 
-class ModelEngines:
-    """The engines of one model, as its node, its fleet and its gateway see them. served: once there is a
-    gateway.
+class Model:
+    """One model while its server lives, as its node, its fleet and its gateway see it.
 
     The code of the gateway is loaded when the first link is wanted: processes start before that.
     """
 
     def __init__(
         self,
-        name: str,
-        options: EngineOptions,
+        spec: ModelSpec,
         tell: Tell,
         sharing: EngineSharing = NOT_SHARED,
         group_of: GroupOf = lambda _: NO_GROUPS,
     ) -> None:
-        """tell: gets each event of these engines, with the name of the model."""
-        self.name, self._group_of = name, group_of
-        self.options = options
-        self._sharing = sharing
+        """tell: gets each event of the engines, with the name of the model."""
+        self.spec = spec
+        self._group_of, self._sharing, self._tell = group_of, sharing, tell
         self.fleet = self._fleet()
+        """The processes of the engines, or the hosts that have them."""
         self.replicas: ReplicaSet | None = None
+        """The engines as the gateway of this process sees them, once there is one."""
         self.served: ServedModel | None = None
+        """The model in the gateway of this process: its text, its admission, its metrics."""
         self.has_served = False
         self._engine_bytes = 0
-        self._tell = tell
         self._places: dict[EngineLink, int] = {}
         self._feed: EventFeed | None = None
         self._turn = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def options(self) -> EngineOptions:
+        return self.spec.engines
 
     def make_replicas(self) -> ReplicaSet:
         """Made once: those of a model that was away are there already. Raises UsageError where cache events
@@ -77,9 +85,9 @@ class ModelEngines:
         from firelane.gateway.engines.recovery.recovery import NoRecovery, Resume
         from firelane.gateway.engines.routing.routing import Router
 
-        options = self.options
-        recovery = Resume() if options.recovery else NoRecovery()
-        replicas.set_up(recovery, Router.of(options.routing, shares_pages=options.shares_pages))
+        gateway = self.spec.gateway
+        recovery = Resume() if gateway.recovery else NoRecovery()
+        replicas.set_up(recovery, Router.of(gateway.routing, shares_pages=gateway.shares_pages))
 
     async def connect(self) -> None:
         """Give the engines their links to the gateway."""
@@ -92,12 +100,12 @@ class ModelEngines:
 
             return remote_fleet(self.options.remote, self.options.engine)
         return Fleet(
-            self.options.configs(),
+            self.spec.engine_configs(),
             self._on_event,
             is_shared=self._sharing.is_shared,
             group_of=self._group_of,
             remote=self.options.remote_peers,
-            shares_pages=self.options.shares_pages,
+            shares_pages=self.spec.gateway.shares_pages,
         )
 
     # ---- as its node sees it
@@ -156,10 +164,21 @@ class ModelEngines:
         async with self._turn:
             await self.fleet.start()
 
-    async def reconfigure(self, options: EngineOptions) -> None:
-        """Other engines from now on. There is none when this is called."""
+    async def become(self, spec: ModelSpec) -> None:
+        """Take another description. Where its engines differ, those that it says take their places, and there
+        is none when this is called."""
+        before, self.spec = self.spec, spec
+        if spec.engines_differ(before):
+            await self._replace_engines()
+
+    async def come_back(self, spec: ModelSpec) -> None:
+        """Be served again, with the metrics that there were."""
+        self.spec = spec
+        await self._replace_engines()
+
+    async def _replace_engines(self) -> None:
         async with self._turn:
-            self.options, self._engine_bytes = options, 0
+            self._engine_bytes = 0
             for link in list(self._links):
                 self.remove(link)
             self.fleet = self._fleet()

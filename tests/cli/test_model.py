@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 
 from firelane.engine_config import EngineConfig
 from firelane.engine_state import LinkState
+from firelane.gateway.config import ModelConfig
 from firelane.gateway.engines.recovery.recovery import NoRecovery
+from firelane.node.policy import ModelPolicy
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.model_engines import ModelEngines
+from firelane.server.model import Model
+from firelane.server.model_spec import ModelSpec
 from firelane.wire.cache_events import BlocksCleared, CacheEvents
 from firelane.wire.frames import PROTOCOL_VERSION, Asleep, Awake, Progress, Ready
 
@@ -35,14 +39,16 @@ READY = Ready(
 )
 
 
-def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
-    return EngineOptions(engine=EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), **changes)
+def spec_of(tmp_path: Path, **changes: Any) -> ModelSpec:
+    options = EngineOptions(engine=EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), **changes)
+    config = ModelConfig(model_dir=tmp_path, names=("m",))
+    return ModelSpec(gateway=config, engines=options, policy=ModelPolicy(pinned=True))
 
 
 @pytest.fixture
-def engines(tmp_path: Path) -> ModelEngines:
+def engines(tmp_path: Path) -> Model:
     """Two, which serve."""
-    made = ModelEngines("m", options_of(tmp_path, replicas=2, prefill=1, decode=1), lambda *_: None)
+    made = Model(spec_of(tmp_path, replicas=2, prefill=1, decode=1), lambda *_: None)
     for name in ("0", "1"):
         link = made.add(name)
         link._connection = SimpleNamespace(send=lambda _: None, close=lambda: None)  # pyright: ignore
@@ -50,7 +56,7 @@ def engines(tmp_path: Path) -> ModelEngines:
     return made
 
 
-def put_to_standby(engines: ModelEngines) -> list[Any]:
+def put_to_standby(engines: Model) -> list[Any]:
     assert engines.replicas is not None
     engines.sleep()
     for link in engines.replicas.links:
@@ -60,7 +66,7 @@ def put_to_standby(engines: ModelEngines) -> list[Any]:
     return engines.replicas.links
 
 
-def test_the_last_one_that_comes_back_counts(engines: ModelEngines) -> None:
+def test_the_last_one_that_comes_back_counts(engines: Model) -> None:
     links = put_to_standby(engines)
     assert engines.standby_bytes == 4
     engines.wake()
@@ -70,7 +76,7 @@ def test_the_last_one_that_comes_back_counts(engines: ModelEngines) -> None:
     assert engines.are_awake
 
 
-def test_one_that_nobody_starts_again_is_not_waited_for(engines: ModelEngines) -> None:
+def test_one_that_nobody_starts_again_is_not_waited_for(engines: Model) -> None:
     assert engines.replicas is not None
     first, second = engines.replicas.links
     first.lose("killed once too often")
@@ -85,7 +91,7 @@ def test_one_that_nobody_starts_again_is_not_waited_for(engines: ModelEngines) -
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_one_that_dies_on_its_way_back_is_not_waited_for(engines: ModelEngines, order) -> None:
+def test_one_that_dies_on_its_way_back_is_not_waited_for(engines: Model, order) -> None:
     links = put_to_standby(engines)
     engines.wake()
     links[order[0]].receive(Awake(0.0))
@@ -94,7 +100,7 @@ def test_one_that_dies_on_its_way_back_is_not_waited_for(engines: ModelEngines, 
     assert engines.are_awake
 
 
-def test_the_other_one_counts_where_the_first_has_died(engines: ModelEngines) -> None:
+def test_the_other_one_counts_where_the_first_has_died(engines: Model) -> None:
     links = put_to_standby(engines)
     engines.wake()
     links[0].lose("killed")
@@ -105,7 +111,7 @@ def test_the_other_one_counts_where_the_first_has_died(engines: ModelEngines) ->
 
 def test_each_event_is_told_once_and_those_of_the_cache_and_of_roles_go_elsewhere(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
-    made = ModelEngines("m", options_of(tmp_path), lambda *one: told.append((one[0], type(one[1]).__name__)))
+    made = Model(spec_of(tmp_path), lambda *one: told.append((one[0], type(one[1]).__name__)))
     link = made.add("0")
     link._connection = SimpleNamespace(send=lambda _: None, close=lambda: None)  # pyright: ignore
     told.clear()
@@ -118,24 +124,24 @@ def test_each_event_is_told_once_and_those_of_the_cache_and_of_roles_go_elsewher
     assert len(told) == 3
 
 
-def test_memory_is_that_of_all_engines_though_only_one_has_told(engines: ModelEngines) -> None:
+def test_memory_is_that_of_all_engines_though_only_one_has_told(engines: Model) -> None:
     assert engines.ready_bytes == 2 * 123
     assert engines.replicas is not None
     engines.replicas.links[0].lose("killed")
     assert engines.ready_bytes == 2 * 123
 
 
-async def _reconfigure(engines: ModelEngines, options: EngineOptions) -> None:
-    await engines.reconfigure(options)
+async def _become(engines: Model, spec: ModelSpec) -> None:
+    await engines.become(spec)
     await engines.fleet.stop()
 
 
-def test_other_engines_have_the_router_and_recovery_of_their_options(
-    engines: ModelEngines, tmp_path: Path
-) -> None:
+def test_other_engines_have_the_router_and_recovery_of_their_options(engines: Model, tmp_path: Path) -> None:
     import asyncio
 
-    asyncio.run(_reconfigure(engines, options_of(tmp_path, replicas=3, recovery=False, shares_pages=True)))
+    spec = spec_of(tmp_path, replicas=3)
+    gateway = dataclasses.replace(spec.gateway, recovery=False, shares_pages=True)
+    asyncio.run(_become(engines, dataclasses.replace(spec, gateway=gateway)))
     assert engines.replicas is not None
     assert [link.name for link in engines.replicas.links] == ["0", "1", "2"]
     assert isinstance(engines.replicas._recovery, NoRecovery)
