@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.serve import display_for
     from firelane.cluster.addresses import Address
     from firelane.cluster.config import EngineListener
+    from firelane.link.tls import MutualTls, TlsFiles, no_context
     from firelane.options import fields
     from firelane.server.engine_service import serve_engine
     from firelane.server.options import cluster as cluster_options
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     tls = cluster_options.cluster_tls(values, "--tls")
     address = Address(listener.host, listener.port)
     cluster_options.check_plain(address, tls, "--tls")
-    context = tls.server_context() if tls is not None else None
+    context = no_context if tls is None else MutualTls(tls, TlsFiles.server_context).context
     display = display_for(listener.log_format, environment)
     model_dir = resolve(arguments.model, progress=display)
     tokenizer_dir = tokenizer_directory(model_dir, environment.cache_dir)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 
 from firelane.cluster.addresses import Address
 from firelane.cluster.relay import ConnectionRelay
@@ -19,6 +18,7 @@ from firelane.link.accepting import GreetingServer, peer_name
 from firelane.link.greeting import Hello, Refused, facts_of, protocol_difference, welcome
 from firelane.link.listening import listening_sockets
 from firelane.link.opening import Opening
+from firelane.link.tls import ContextSource, no_context
 from firelane.wire.numbers import NUMBER_BYTES
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class EngineHost:
     """Owns the listening sockets, all connections, and the acceptor of the present engine. hello: what a
     gateway has to say."""
 
-    def __init__(self, hello: Hello, context: ssl.SSLContext | None) -> None:
+    def __init__(self, hello: Hello, context: ContextSource = no_context) -> None:
         self._hello, self._context = hello, context
         self._acceptor: socket.socket | None = None
         self._server: GreetingServer | None = None

@@ -13,6 +13,7 @@ from functools import partial
 from firelane.errors import FrameError, PeerLostError
 from firelane.link.greeting import Greeting, Hello, Refused
 from firelane.link.opening import Opening
+from firelane.link.tls import ContextSource
 
 log = logging.getLogger(__name__)
 GREETING_S = 10.0
@@ -30,9 +31,7 @@ Consider = Callable[[Hello, Opening], Refused | None]
 class GreetingServer:
     """Owns the listening sockets, and each connection until it is taken over."""
 
-    def __init__(
-        self, sockets: Sequence[socket.socket], consider: Consider, context: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, sockets: Sequence[socket.socket], consider: Consider, context: ContextSource) -> None:
         self._sockets, self._consider, self._context = sockets, consider, context
         self._greetings: dict[asyncio.Task[None], socket.socket] = {}
         """In the order in which they came."""
@@ -96,13 +95,13 @@ class GreetingServer:
             opening.transport.close()
 
     async def _greeting(self, sock: socket.socket, opening: Opening) -> Greeting:
-        loop, secured = asyncio.get_running_loop(), self._context is not None
+        loop, context = asyncio.get_running_loop(), self._context()
         async with asyncio.timeout(GREETING_S):
             await loop.connect_accepted_socket(
                 lambda: opening,
                 sock,
-                ssl=self._context,
-                ssl_handshake_timeout=GREETING_S if secured else None,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else GREETING_S,
             )
             return await opening.receive()
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from firelane.errors import UsageError
 
 log = logging.getLogger(__name__)
+ContextSource = Callable[[], ssl.SSLContext | None]
+"""Tells the context of the next handshake; None: the connection is plain."""
+
+
+def no_context() -> None:
+    """The ContextSource of plain connections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +91,32 @@ class TlsFiles:
         )
 
 
+class MutualTls:
+    """One end of connections whose ends show each other certificates. Looks at its files whenever a context
+    is wanted: whoever renews them, or their CA, need tell nobody. Connections that are open go on."""
+
+    def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext]) -> None:
+        """make: TlsFiles.server_context or client_context. Raises UsageError where the files cannot be
+        used."""
+        self._files, self._make = files, make
+        self._seen = _versions(files)
+        self._context = make(files)
+
+    def context(self) -> ssl.SSLContext:
+        """The context of the next handshake. Files that cannot be used leave the one before, with a line in
+        the log."""
+        found = _versions(self._files)
+        if found != self._seen:
+            self._seen = found
+            try:
+                self._context = self._make(self._files)
+            except UsageError as error:
+                log.error("tls_not_reloaded error=%r", str(error))
+            else:
+                log.info("tls_reloaded cert=%s", self._files.cert)
+        return self._context
+
+
 class ServerTls:
     """Owns the context that all connections are made with. Handshakes that follow a reload use what was read;
     connections that are open go on as they are."""
@@ -91,12 +124,12 @@ class ServerTls:
     def __init__(self, files: TlsFiles, protocol: str = "") -> None:
         """protocol: as in TlsFiles.server_context. Raises UsageError where the files cannot be used."""
         self._files = files
-        self._seen = self._state()
+        self._seen = _versions(files)
         self.context = files.server_context(protocol)
 
     def reload(self) -> None:
         """Files that cannot be used leave the old certificate, with a line in the log."""
-        self._seen = self._state()
+        self._seen = _versions(self._files)
         try:
             self._files.server_context()  # the one in use would be left with half of it
             self._files.load(self.context)
@@ -107,11 +140,13 @@ class ServerTls:
 
     def reload_if_changed(self) -> None:
         """Cheap: whoever renews a certificate need tell nobody."""
-        if self._state() != self._seen:
+        if _versions(self._files) != self._seen:
             self.reload()
 
-    def _state(self) -> list[tuple[int, int] | None]:
-        return [_version(path) for path in (self._files.cert, self._files.key)]
+
+def _versions(files: TlsFiles) -> list[tuple[int, int] | None]:
+    paths = (files.cert, files.key, files.ca)
+    return [None if path is None else _version(path) for path in paths]
 
 
 def _version(path: Path) -> tuple[int, int] | None:

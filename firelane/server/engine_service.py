@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import uvloop
 from firelane.cluster.host import EngineHost
 from firelane.engine_state import EngineEvent, Exited, GaveUp
 from firelane.errors import FirelaneError
+from firelane.link.tls import ContextSource
 from firelane.node import systemd
 from firelane.node.fleet import LAST_FRAMES_S, Fleet
 from firelane.node.shutdown import Shutdown
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def serve_engine(
-    options: EngineOptions, address: Address, context: ssl.SSLContext | None, display: Display, drain_s: float
+    options: EngineOptions, address: Address, context: ContextSource, display: Display, drain_s: float
 ) -> int:
     """Run until a signal; returns 0. Raises the FirelaneError that ended it otherwise."""
     process_setup.set_up()
@@ -43,7 +43,7 @@ class _Service:
         self,
         options: EngineOptions,
         address: Address,
-        context: ssl.SSLContext | None,
+        context: ContextSource,
         display: Display,
         drain_s: float,
     ) -> None:

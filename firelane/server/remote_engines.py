@@ -11,6 +11,7 @@ from firelane.cluster.model_text import text_identity
 from firelane.cluster.remote_fleet import RemoteFleet
 from firelane.errors import ModelError
 from firelane.link.greeting import Hello, hello
+from firelane.link.tls import MutualTls, TlsFiles, no_context
 from firelane.wire.frames import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def hello_of(engine: EngineConfig) -> Hello:
 
 def remote_fleet(config: RemoteConfig, engine: EngineConfig) -> RemoteFleet[EngineLink]:
     """Raises UsageError for TLS files that cannot be used, and ModelError."""
-    context = config.tls.client_context() if config.tls is not None else None
+    context = no_context if config.tls is None else MutualTls(config.tls, TlsFiles.client_context).context
     own = hello_of(engine)
 
     async def dial_place(place: Place) -> Dialed:
-        return await dial(place, own, context)
+        return await dial(place, own, context())
 
     return RemoteFleet(NameDiscovery(list(config.addresses)), dial_place)

@@ -163,7 +163,7 @@ class World:
         self.context = None
 
     async def host(self, hello=HELLO, context=None, identity="same", **pages):
-        host = EngineHost(hello, context)
+        host = EngineHost(hello, lambda: context)
         self.stack.push_async_callback(host.close)
         port = await host.listen(Address("127.0.0.1", 0))
         engine = Engine(host, identity, **pages)

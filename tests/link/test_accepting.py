@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import resource
+import shutil
 import socket
 import ssl
 from pathlib import Path
@@ -14,13 +15,14 @@ import msgspec
 import pytest
 import uvloop
 
+from firelane.errors import PeerLostError
 from firelane.link import accepting
 from firelane.link.accepting import GreetingServer
 from firelane.link.framing import LENGTH_BYTES
 from firelane.link.greeting import Refused, Welcome, hello, welcome
 from firelane.link.listening import listening_sockets
 from firelane.link.opening import Opening
-from firelane.link.tls import TlsFiles
+from firelane.link.tls import MutualTls, TlsFiles
 
 PEM = Path(__file__).parents[1] / "gateway" / "certificates"
 PATIENCE_S = 60.0
@@ -35,7 +37,8 @@ class Server:
     def __init__(self, context=None):
         (sock,) = listening_sockets("127.0.0.1", 0)
         self.address = sock.getsockname()
-        self._server = GreetingServer([sock], self._consider, context)
+        source = context if callable(context) else lambda: context
+        self._server = GreetingServer([sock], self._consider, source)
 
     def _consider(self, message, opening):
         if message.version == "bad":
@@ -157,3 +160,47 @@ def test_a_refusal_is_told_and_logged(caplog):
 
     play(scenario)
     assert "reason='no'" in caplog.text
+
+
+def test_certificates_and_a_ca_that_are_renewed_count_from_the_next_handshake(tmp_path, caplog):
+    """Who has one of the old CA is not let in any more. Files that do not fit leave what there was."""
+    paths = {"ca": tmp_path / "ca.pem", "cert": tmp_path / "cert.pem", "key": tmp_path / "cert.key"}
+
+    def install(name, key=None):
+        shutil.copyfile(PEM / f"{name}.pem", paths["ca"])
+        shutil.copyfile(PEM / f"{name}.pem", paths["cert"])
+        shutil.copyfile(PEM / f"{key or name}.key", paths["key"])
+
+    async def is_let_in(server, name):
+        try:
+            found = await server.greet(tls(name, name).client_context())
+        except (ssl.SSLError, OSError, PeerLostError):
+            return False
+        return isinstance(found, Welcome)
+
+    async def scenario(server):
+        assert [await is_let_in(server, name) for name in ("one", "other")] == [True, False]
+        install("other")
+        assert [await is_let_in(server, name) for name in ("one", "other")] == [False, True]
+        install("one", "other")
+        assert [await is_let_in(server, name) for name in ("one", "other")] == [False, True]
+        assert caplog.text.count("does not belong to the first certificate") == 1
+
+    install("one")
+    play(scenario, MutualTls(TlsFiles(**paths), TlsFiles.server_context).context)
+
+
+def test_who_opens_connections_has_its_renewed_certificate_too(tmp_path):
+    paths = {"ca": PEM / "one.pem", "cert": tmp_path / "cert.pem", "key": tmp_path / "cert.key"}
+    for name in ("pem", "key"):
+        shutil.copyfile(PEM / f"other.{name}", tmp_path / f"cert.{name}")
+    client = MutualTls(TlsFiles(**paths), TlsFiles.client_context)
+
+    async def scenario(server):
+        with pytest.raises((ssl.SSLError, OSError, PeerLostError)):
+            await server.greet(client.context())
+        for name in ("pem", "key"):
+            shutil.copyfile(PEM / f"one.{name}", tmp_path / f"cert.{name}")
+        assert isinstance(await server.greet(client.context()), Welcome)
+
+    play(scenario, tls().server_context())
