@@ -20,7 +20,7 @@ def receive(sock: socket.socket) -> bytes:
     """The next request, in the process; b"" where no more comes."""
     data, size = bytearray(), LENGTH_BYTES
     while len(data) < size:
-        part = sock.recv(READ_BYTES)
+        part = sock.recv(min(size - len(data), READ_BYTES))  # what follows is the next one's
         if not part:
             return b""
         data += part
@@ -31,23 +31,35 @@ def receive(sock: socket.socket) -> bytes:
 
 
 class ReplyReader:
-    """A frame as it comes. body: without its length, once it is whole; not copied, it may be large."""
+    """Frames as they come."""
 
     def __init__(self, most_bytes: int) -> None:
-        self.body = bytearray()
+        self._body = bytearray()
         self._size, self._most_bytes = -1, most_bytes
 
     def add(self, data: bytes) -> None:
         """Raises ConnectionError where no more comes, OverrunError where the answer is too long."""
-        self.body += data
-        if self._size < 0 and len(self.body) >= LENGTH_BYTES:
-            self._size = int.from_bytes(self.body[:LENGTH_BYTES], "little")
-            del self.body[:LENGTH_BYTES]
+        self._body += data
         if not data:
             raise ConnectionError
+        self._begin()
         if self._size > self._most_bytes:
             raise OverrunError
 
+    def take(self) -> bytearray:
+        """The body of a frame that is whole, without its length; not copied, it may be large."""
+        body, rest = self._body, self._body[self._size :]
+        del body[self._size :]
+        self._body, self._size = rest, -1
+        self._begin()
+        return body
+
+    def _begin(self) -> None:
+        """Read the length, once it is here."""
+        if self._size < 0 and len(self._body) >= LENGTH_BYTES:
+            self._size = int.from_bytes(self._body[:LENGTH_BYTES], "little")
+            del self._body[:LENGTH_BYTES]
+
     @property
     def is_whole(self) -> bool:
-        return 0 <= self._size <= len(self.body)
+        return 0 <= self._size <= len(self._body)

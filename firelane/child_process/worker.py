@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,8 @@ STOPPED_S = 1.0
 END_S = 1.0
 """For a process that has closed its socket to end by itself."""
 Frame = bytes | bytearray
+Hear = Callable[[bytearray], None]
+"""Takes an answer, without its length. An exception of its own ends the process."""
 StartWorker = Callable[[], tuple[Child, socket.socket]]
 """Starts a process; returns it and this end of its socket. Raises OSError where the system makes none, and
 MachineError where this process will never have one again. Called by several threads."""
@@ -66,7 +69,7 @@ _HERE = _Waits(ready_here, _end_here)
 
 
 class Worker:
-    """Starts the process when it is needed, and again when it has ended. For one request at a time."""
+    """Starts the process when it is needed, and again when it has ended. For one caller at a time."""
 
     def __init__(
         self,
@@ -103,21 +106,24 @@ class Worker:
 
     def begin(self) -> bytearray:
         """Start the process; its answer to the first request. Raises as `ask`."""
-        return _run(self._ask(None, _HERE))
+        return _run(self._ask(deque(), _unheard, _HERE))
 
     def ask_here(self, request: Frame) -> bytearray:
-        """Ask like `ask`, for a caller without an event loop."""
-        return _run(self._ask(request, _HERE))
+        """Ask one request like `ask`, for a caller without an event loop; its answer."""
+        answers: list[bytearray] = []
+        _run(self._ask(deque((request,)), answers.append, _HERE))
+        return answers[0]
 
     async def start(self) -> None:
         """Start the process, where there is none. Raises as `ask`."""
         if self._child is None:
-            await self._ask(None, _ON_LOOP)
+            await self._ask(deque(), _unheard, _ON_LOOP)
 
-    async def ask(self, request: Frame) -> bytearray:
-        """The answer to a framed request. Raises OverrunError, and LostError where process after process is
+    async def ask(self, requests: deque[Frame], hear: Hear) -> None:
+        """Ask framed requests, all at once. Each that is answered is taken off, and `hear` gets its answer.
+        Raises OverrunError, which means the first that is left, and LostError where process after process is
         lost."""
-        return await self._ask(request, _ON_LOOP)
+        await self._ask(requests, hear, _ON_LOOP)
 
     def close(self) -> int | None:
         """End the process; idempotent. Returns its code."""
@@ -140,28 +146,31 @@ class Worker:
             sock.close()
         return child
 
-    async def _ask(self, request: Frame | None, waits: _Waits) -> bytearray:
-        lost = LostError()
+    async def _ask(self, requests: deque[Frame], hear: Hear, waits: _Waits) -> bytearray:
+        """The answer to the first request of a process that was started for them."""
+        lost, is_start = LostError(), not requests
         for _ in range(self._limits.tries):
             try:
-                answer = await self._answer(request, waits)
+                answer = await self._answer(requests, hear, waits)
             except LostError as error:
                 lost = error
                 self._note(str(error))
             else:
-                self.is_new = request is None
+                self.is_new = is_start
                 self._replaced.works(self._kind)
                 return answer
         raise lost
 
-    async def _answer(self, request: Frame | None, waits: _Waits) -> bytearray:
+    async def _answer(self, requests: deque[Frame], hear: Hear, waits: _Waits) -> bytearray:
         answer = bytearray()
         if self._child is None or self._child.has_ended:
             if self._child is not None:
                 self._note(in_words(self.close()))
             self._spawn()
-            answer = await self._swap(self._first, START_S, waits)
-        return answer if request is None else await self._swap(request, self._limits.answer_s, waits)
+            await self._swap(deque((self._first,)), answer.extend, START_S, waits)
+        if requests:
+            await self._swap(requests, hear, self._limits.answer_s, waits)
+        return answer
 
     def _spawn(self) -> None:
         self.is_new = True
@@ -171,20 +180,20 @@ class Worker:
             raise LostError(f"was not started: {error.strerror or error}") from None
         self._sock.setblocking(False)
 
-    async def _swap(self, request: Frame, limit_s: float, waits: _Waits) -> bytearray:
+    async def _swap(self, requests: deque[Frame], hear: Hear, limit_s: float, waits: _Waits) -> None:
         """Raises OverrunError and LostError."""
         child, sock = self._child, self._sock
         assert child is not None
         assert sock is not None
-        answer = ReplyReader(self._limits.answer_bytes)
+        replies = ReplyReader(self._limits.answer_bytes)
+        ready = partial(waits.ready, sock.fileno())
         try:
-            await _exchange(child, sock, request, answer, partial(waits.ready, sock.fileno()), limit_s)
+            await _exchange(child, sock, requests, hear, replies, ready, limit_s)
         except (OSError, OverrunError) as error:
             raise await self._end(error, limit_s, waits) from None
         except BaseException:
             self.close()  # its answer must not be taken for that to the next request
             raise
-        return answer.body
 
     async def _end(self, error: Exception, limit_s: float, waits: _Waits) -> Exception:
         """The error of a process that did not answer, which is ended. error: met while the answer was
@@ -206,22 +215,28 @@ class Worker:
 async def _exchange(
     child: Child,
     sock: socket.socket,
-    request: Frame,
-    answer: ReplyReader,
+    requests: deque[Frame],
+    hear: Hear,
+    replies: ReplyReader,
     ready: Callable[..., Awaitable[bool]],
     limit_s: float,
 ) -> None:
-    """Send, then receive. A process that the system does not run is killed. Raises OSError, of which
-    TimeoutError is one, and OverrunError."""
+    """Send, then receive; limit_s: for each answer. A process that the system does not run is killed. Raises
+    OSError, of which TimeoutError is one, and OverrunError."""
     ends_at_s = time.monotonic() + limit_s
-    with memoryview(request) as unsent:
+    with memoryview(requests[0] if len(requests) == 1 else b"".join(requests)) as unsent:
         at = 0
-        while not answer.is_whole:
+        while requests:
             try:
                 if at < len(unsent):
                     at += sock.send(unsent[at:])
-                else:
-                    answer.add(sock.recv(READ_BYTES))
+                    continue
+                replies.add(sock.recv(READ_BYTES))
+                while replies.is_whole:
+                    answer = replies.take()
+                    requests.popleft()
+                    ends_at_s = time.monotonic() + limit_s
+                    hear(answer)
             except BlockingIOError:
                 left_s = ends_at_s - time.monotonic()
                 if left_s <= 0:
@@ -230,6 +245,11 @@ async def _exchange(
                 is_ready = await ready(is_writing=is_writing, timeout_s=min(left_s, STOPPED_S))
                 if not is_ready and child.is_stopped():
                     child.kill()
+
+
+def _unheard(answer: bytearray) -> None:
+    """Hear an answer that nobody has asked for."""
+    del answer
 
 
 def _run(work: Coroutine[Any, Any, bytearray]) -> bytearray:

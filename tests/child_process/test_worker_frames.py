@@ -16,7 +16,27 @@ def test_answers_come_in_pieces(size: int) -> None:
         assert not answer.is_whole
         answer.add(frame[start : start + size])
     assert answer.is_whole
-    assert answer.body == b"some text"
+    assert answer.take() == b"some text"
+    assert not answer.is_whole
+
+
+def test_answers_that_come_together() -> None:
+    answers = ReplyReader(9)
+    answers.add(framed(b"first") + framed(b"") + framed(b"third") + b"\x01")
+    assert answers.take() == b"first"
+    assert answers.is_whole
+    assert answers.take() == b""
+    assert answers.take() == b"third"
+    assert not answers.is_whole
+    answers.add(b"\0\0\0x")
+    assert answers.take() == b"x"
+
+
+def test_requests_that_come_together() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(framed(b"first") + framed(b"second"))
+        assert [receive(theirs), receive(theirs)] == [b"first", b"second"]
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,48 @@ def test_it_ends_with_its_parent():
                 await asyncio.sleep(0.01)
 
     asyncio.run(gone())
+
+
+@pytest.mark.parametrize("harms", [1, 2])
+def test_conversations_that_are_asked_for_together(template, harms: int):
+    """One that ends the process, by itself or by its limit, fails alone."""
+    words = [f"word {n}" for n in range(2 * template_process.MOST_AT_ONCE)]
+
+    async def work():
+        asked = [template.render(encoded([{"role": "user", "content": word}], {})) for word in words]
+        asked[3:3] = [template.render(encoded(HARM, {})) for _ in range(harms)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    texts = asyncio.run(work())
+    assert [text for text in texts if isinstance(text, str)] == words
+    failed = texts[3 : 3 + harms]
+    assert all(isinstance(error, RequestError) and "too much work" in str(error) for error in failed)
+
+
+def test_one_that_takes_too_much_memory_fails_alone():
+    source = (
+        "{% if messages[0].content == 'large' %}{{ 'x' * 900000000 }}{% endif %}{{ messages[0].content }}"
+    )
+    contents = ["before", "large", "after", "later"]
+
+    async def work(template):
+        asked = [template.render(encoded([{"role": "user", "content": one}], {})) for one in contents]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    with contextlib.closing(TemplateRenderer(source, {})) as template:
+        before, large, *after = asyncio.run(work(template))
+    assert (before, after) == ("before", ["after", "later"])
+    assert isinstance(large, RequestError)
+
+
+def test_one_whose_client_has_gone_leaves_the_others(template):
+    async def work():
+        async with template._quick.lock:
+            asked = [asyncio.ensure_future(template.render(encoded(USER, {"x": n}))) for n in range(3)]
+            await asyncio.sleep(0)
+            asked[1].cancel()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, gone, last = asyncio.run(work())
+    assert (first, last) == ("hi0", "hi2")
+    assert isinstance(gone, asyncio.CancelledError)

@@ -10,7 +10,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ FURTHER_WAITS = 6
 """More waits of that length, where the process is replaced meanwhile, or waits for a processor itself."""
 STARVED_SHARE = 0.5
 """Part of a wait that it has to have waited for a processor."""
+MOST_AT_ONCE = 16
+"""Conversations that the process is asked for at once: an event loop that has much to do comes back to each
+seldom."""
 KIND = "template"
 MODULE = "firelane.text.rendering.template_worker"
 
@@ -84,8 +88,8 @@ class TemplateRenderer:
 
     async def start(self) -> None:
         """Start the process that the first conversation needs, where there is none."""
-        with contextlib.suppress(OverrunError, LostError, QueueTimeoutError):  # the next one tells it
-            async with self._quick.turn():
+        with contextlib.suppress(OverrunError, LostError):  # the next conversation tells it
+            async with self._quick.lock:
                 await self._quick.worker.start()
 
     def trial(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
@@ -103,12 +107,11 @@ class TemplateRenderer:
         after process is lost.
         """
         process = self._quick if len(request) <= QUICK_BYTES else self._slow
-        async with process.turn():
-            try:
-                answer = await process.worker.ask(request)
-            except (OverrunError, LostError) as error:
-                raise self._failed(error, request) from None
-            return self._text(process, answer, request)
+        try:
+            answer = await process.ask(request)
+        except (OverrunError, LostError) as error:
+            raise self._failed(error, request) from None
+        return self._text(answer, request)
 
     def render_blocking(self, request: Frame) -> str:
         """Render like `render`, for a caller without an event loop."""
@@ -116,20 +119,21 @@ class TemplateRenderer:
             answer = self._quick.worker.ask_here(request)
         except (OverrunError, LostError) as error:
             raise self._failed(error, request) from None
-        return self._text(self._quick, answer, request)
+        if answer.startswith(TOO_MUCH):
+            self._quick.worker.close()  # it ends
+        return self._text(answer, request)
 
     def close(self) -> None:
         """End the processes; idempotent."""
-        self._quick.worker.close()
-        self._slow.worker.close()
+        self._quick.close()
+        self._slow.close()
 
-    def _text(self, process: _Process, answer: Frame, request: Frame) -> str:
+    def _text(self, answer: Frame, request: Frame) -> str:
         """Raises RequestError."""
         outcome = answer[:1]
         if outcome == RENDERED:
             return str(memoryview(answer)[1:], "utf-8")
         if outcome == TOO_MUCH:
-            process.worker.close()  # it ends
             raise self._failed(OverrunError(), request)
         param = "messages" if outcome == REFUSED else None
         raise RequestError(answer[1:].decode("utf-8", "replace"), param=param)
@@ -142,33 +146,113 @@ class TemplateRenderer:
         return RequestError(TOO_MUCH_WORK)
 
 
+class _EndsError(Exception):
+    """The process ends with the answer that it has given."""
+
+
+class _Asked:
+    """A conversation that waits for its text. is_taken: the process has it."""
+
+    def __init__(self, request: Frame) -> None:
+        self.request, self.is_taken = request, False
+        self.answer: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+
+    def hear(self, answer: bytearray) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
 class _Process:
-    """A process, and the turns of those who ask it."""
+    """A process, and the conversations that wait for it, which it is asked for several at once."""
 
     def __init__(self, first: bytes, replaced: Replacements) -> None:
         self.worker = Worker(KIND, _start, first, LIMITS, replaced)
         self.lock = asyncio.Lock()
+        self._waiting: deque[_Asked] = deque()
+        self._task: asyncio.Task[None] | None = None
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncGenerator[None]:
-        """Wait for it: longer, where others are not what keeps it busy. Raises QueueTimeoutError."""
+    async def ask(self, request: Frame) -> bytearray:
+        """Raises OverrunError, LostError, and QueueTimeoutError where others keep it busy."""
+        asked = _Asked(request)
+        self._waiting.append(asked)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._answer_all())
+        try:
+            await self._until_taken(asked)
+            return await asked.answer
+        finally:
+            asked.answer.cancel()
+
+    def close(self) -> None:
+        """End it; idempotent."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+        self.worker.close()
+
+    async def _until_taken(self, asked: _Asked) -> None:
+        """Or answered. Wait longer where others are not what keeps the process busy. Raises
+        QueueTimeoutError."""
         worker = self.worker
         for _ in range(1 + FURTHER_WAITS):
             losses, waited_s = worker.losses, worker.waited_s
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WAIT_S):
-                    await self.lock.acquire()
-                    break
+            done, _ = await asyncio.wait((asked.answer,), timeout=WAIT_S)
+            if done or asked.is_taken:
+                return
             is_replaced = worker.losses > losses or worker.is_new or worker.is_lost
             is_starved = worker.waited_s - waited_s > STARVED_SHARE * WAIT_S
-            if self.lock.locked() and not (is_replaced or is_starved):
-                raise _busy()
-        else:
-            raise _busy()
-        try:
-            yield
-        finally:
-            self.lock.release()
+            if not (is_replaced or is_starved):
+                break
+        raise _busy()
+
+    async def _answer_all(self) -> None:
+        while self._waiting:
+            async with self.lock:
+                asked = self._taken()
+                try:
+                    await self._answer(asked)
+                except LostError as error:
+                    _fail(asked, error)
+                except BaseException:
+                    _fail((*asked, *self._waiting), LostError())
+                    raise
+
+    def _taken(self) -> deque[_Asked]:
+        """The conversations that are asked for next: several short ones, or a long one."""
+        taken, size = deque[_Asked](), 0
+        while self._waiting and len(taken) < MOST_AT_ONCE:
+            size += len(self._waiting[0].request)
+            if taken and size > QUICK_BYTES:
+                break
+            asked = self._waiting.popleft()
+            if not asked.answer.done():
+                asked.is_taken = True
+                taken.append(asked)
+        return taken
+
+    async def _answer(self, asked: deque[_Asked]) -> None:
+        """Take off each that is answered, or that has ended its process. Raises LostError."""
+
+        def hear(answer: bytearray) -> None:
+            asked.popleft().hear(answer)
+            if answer.startswith(TOO_MUCH):
+                raise _EndsError
+
+        while asked:
+            try:
+                await self.worker.ask(deque(one.request for one in asked), hear)
+            except OverrunError as error:
+                asked.popleft().fail(error)
+            except _EndsError:
+                continue  # the others go to its successor
+
+
+def _fail(asked: Iterable[_Asked], error: Exception) -> None:
+    for one in asked:
+        one.fail(error)
 
 
 def _start() -> tuple[Child, socket.socket]:
