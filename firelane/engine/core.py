@@ -20,7 +20,7 @@ from firelane.engine.pages.tier_reads import TierReads
 from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.policy import SchedulingPolicy
 from firelane.engine.scheduler import Scheduler
-from firelane.engine.sequences.prerequisites import NoPrerequisites, Prerequisites
+from firelane.engine.sequences.prerequisites import Prerequisites
 from firelane.engine.sequences.requests import check_generates, make_sequence
 from firelane.engine.sequences.sequence import Sequence
 from firelane.engine.sequences.table import SequenceTable
@@ -39,7 +39,7 @@ from firelane.wire.repeats import restored
 PREREQUISITE_POLL_S = 0.002
 TIERS_POLL_S = 0.05
 """Between two reports of an idle engine whose tiers still store what was computed."""
-NO_PREREQUISITES = NoPrerequisites()
+NO_PREREQUISITES = Prerequisites()
 NOTHING: Mapping[int, FinishReason] = MappingProxyType({})
 
 

@@ -1,9 +1,8 @@
-"""Events of the prefix cache for whoever follows it, and the silent twin."""
+"""Events of the prefix cache for whoever follows it, and those of a cache that nobody follows."""
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,48 +15,27 @@ NAME_BYTES = 8
 SALT_ID_BYTES = 16
 
 
-class NameEvents(Protocol):
-    """The names of one pool's pages as they come and go."""
+class NameEvents:
+    """The names of one pool's pages as they come and go. These here are of a cache that nobody follows."""
 
     def named(self, group: int, name: bytes) -> None:
         """Prompts find this page from now on."""
-        ...
 
     def unnamed(self, group: int, name: bytes) -> None:
         """Its page is about to be given to somebody else."""
-        ...
 
     def published(
         self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
     ) -> None:
         """A sequence of these tokens has full blocks from `begin` to `end`, all of which may have been named
         before. is_first: nothing was published of the sequence since its admission."""
-        ...
 
     def take(self) -> list[CacheEvent]:
         """Events since the last call, in order."""
-        ...
-
-
-class NoEvents:
-    """The events of a cache that nobody follows."""
-
-    def named(self, group: int, name: bytes) -> None:
-        pass
-
-    def unnamed(self, group: int, name: bytes) -> None:
-        pass
-
-    def published(
-        self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
-    ) -> None:
-        pass
-
-    def take(self) -> list[CacheEvent]:
         return []
 
 
-class BlockEvents:
+class BlockEvents(NameEvents):
     """NameEvents as blocks. Blocks are told by the pages of one cache group, that which keeps the most. A
     page that came from another engine is told once a sequence with its tokens goes on behind it. Begins
     with an empty cache."""

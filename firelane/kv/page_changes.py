@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,47 +12,27 @@ from firelane.wire.cache_events import PageChanges, numbers_bytes
 from firelane.wire.page_names import PAGE_TOKENS
 
 
-class PageLog(Protocol):
-    """The pages of one cache, as blocks are published and given up."""
+class PageLog:
+    """The pages of one cache, as blocks are published and given up. This one is of a cache without
+    prefixes."""
 
     def published(
         self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
     ) -> None:
         """Note published pages, as NameEvents.published does."""
-        ...
 
     def unnamed(self, group: int, name: bytes) -> None:
         """Note a page that lost its name, as NameEvents.unnamed does."""
-        ...
 
     def follow(self) -> None:
         """Somebody wants to know: all pages next, and changes from then on."""
-        ...
 
     def take(self) -> PageChanges | None:
         """Changes since the last call; None where there are none, or nobody wants to know."""
-        ...
-
-
-class NoPageLog:
-    """The log of a cache without prefixes."""
-
-    def published(
-        self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
-    ) -> None:
-        pass
-
-    def unnamed(self, group: int, name: bytes) -> None:
-        pass
-
-    def follow(self) -> None:
-        pass
-
-    def take(self) -> PageChanges | None:
         return None
 
 
-class PageChangeLog:
+class PageChangeLog(PageLog):
     """A page is there while the last block of it is, in the cache group that keeps the most: blocks before
     it are given up later. Pages that end within a block are left out."""
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from firelane.kv.events import NameEvents, NoEvents
-from firelane.kv.page_changes import NoPageLog, PageLog
+from firelane.kv.events import NameEvents
+from firelane.kv.page_changes import PageLog
 
 UNKNOWN = -1
 """Instead of a page: no page has this name."""
@@ -38,14 +38,10 @@ class NamedPage(NamedTuple):
         return self.group, self.name
 
 
-class PageWatcher(Protocol):
-    """Told of pages as they become findable and are found, in the engine's loop: it returns at once."""
+class PageWatcher:
+    """Told of pages as they become findable and are found, in the engine's loop: it returns at once. This one
+    forgets it."""
 
-    def published(self, page: int, named: NamedPage) -> None: ...
-    def shared(self, pages: list[tuple[int, NamedPage]]) -> None: ...
-
-
-class NoWatcher:
     def published(self, page: int, named: NamedPage) -> None:
         pass
 
@@ -53,7 +49,7 @@ class NoWatcher:
         pass
 
 
-NO_WATCHER = NoWatcher()
+NO_WATCHER = PageWatcher()
 
 
 class BlockPool:
@@ -67,9 +63,9 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._tags = memoryview(bytearray(8 * num_pages)).cast("Q")
         """From 1, once a page has been taken."""
-        self.watcher: PageWatcher = NO_WATCHER
-        self.events: NameEvents = NoEvents()
-        self.pages: PageLog = NoPageLog()
+        self.watcher = NO_WATCHER
+        self.events = NameEvents()
+        self.pages = PageLog()
 
     @property
     def num_free(self) -> int:

@@ -29,7 +29,7 @@ from firelane.kv.prefix import PrefixChain
 DEFAULT_INTERVAL = 4096
 
 
-class _Numbered:
+class _Numbered(PageWatcher):
     """A watcher's view of snapshots: by their numbers among all states of the executor."""
 
     def __init__(self, watcher: PageWatcher, first: int) -> None:

@@ -1,14 +1,20 @@
-"""From config.json to a Program: the architecture's name leads to the family's file."""
+"""From config.json to a Program: the architecture's name leads to the family's file.
+
+A family is a module with a function `program`. Its ARCHITECTURES are names in config.json, written as one
+tuple of strings, so that a family is found without importing the others. Where the language model of an
+architecture may be one of several, `Mistral3ForConditionalGeneration:ministral3` is that of a text_config of
+this model_type.
+"""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import firelane.models.families
 from firelane.errors import UnsupportedModelError
@@ -21,17 +27,6 @@ from firelane.program.values import DType
 DECLARED = re.compile(r"^ARCHITECTURES = \(([^)]*)\)", re.MULTILINE)
 log = logging.getLogger(__name__)
 NAME = re.compile(r'"([^"]+)"')
-
-
-class ModelFamily(Protocol):
-    """A module that makes programs. ARCHITECTURES: names in config.json, written as one tuple of strings, so
-    that a family is found without importing the others. Where the language model of an architecture may be
-    one of several, `Mistral3ForConditionalGeneration:ministral3` is that of a text_config of this model_type.
-    """
-
-    ARCHITECTURES: tuple[str, ...]
-
-    def program(self, config: ConfigReader) -> Program: ...
 
 
 def load_program(
@@ -48,7 +43,7 @@ def load_program(
     name = _architecture(config)
     names = [f"{name}:{text.get('model_type')}", name] if text is not config else [name]
     reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len, dtype=dtype)
-    program = _family(names).program(reader)
+    program = _family(names)(reader)
     left_out = (*program.left_out, *_predictor_layers(reader))
     check_computed(reader, program)
     reader.finish()
@@ -76,12 +71,13 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _family(names: list[str]) -> ModelFamily:
-    """The first that is known of `names`, from the one that says the most to the one that says the least."""
+def _family(names: list[str]) -> Callable[[ConfigReader], Program]:
+    """`program` of the first that is known of `names`, from the one that says the most to the one that says
+    the least."""
     modules = _modules()
     for name in names:
         if name in modules:
-            return cast(ModelFamily, importlib.import_module(modules[name]))
+            return importlib.import_module(modules[name]).program
     known = ", ".join(sorted(modules))
     raise UnsupportedModelError(
         f"config.json: architecture {names[0]!r} is not supported; supported: {known}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +33,6 @@ class CallArguments:
 
 
 Delta = Content | Reasoning | CallStart | CallArguments
-
-
-class Splitter(Protocol):
-    """Splits one choice's text as it comes. The pieces' texts, put together, lose only the delimiters and
-    white space beside them. in_reasoning: the text to come is reasoning. done: what may come is not wanted.
-    """
-
-    @property
-    def in_reasoning(self) -> bool: ...
-
-    @property
-    def done(self) -> bool: ...
-
-    def push(self, text: str) -> list[Delta]: ...
-
-    def flush(self) -> list[Delta]:
-        """The text that was held, now that no more comes."""
-        ...
 
 
 @dataclass(slots=True)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 SHARE = 0.1
 """The share of one core's time, while steps run."""
 QUIET_S = 0.05
 """After a step, until its engine counts as idle: in a running batch the next one comes sooner."""
-
-
-class Stop(Protocol):
-    """A threading.Event."""
-
-    def wait(self, timeout: float) -> object: ...
 
 
 class StepPace:
@@ -41,7 +35,7 @@ class StepPace:
     def step_ends(self) -> None:
         self._is_running, self._ended_s = False, self._clock()
 
-    def rest(self, stop: Stop) -> None:
+    def rest(self, stop: threading.Event) -> None:
         """Between two pieces; `stop` ends it early."""
         before, now = self._rested_at, self._worked()
         if before is not None and self._is_busy():

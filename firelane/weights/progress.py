@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
-
-class Progress(Protocol):
-    """Called with the stage ("download", "pack" …), and how much is done of how much, in `unit`s."""
-
-    def __call__(self, stage: str, done: float, total: float, unit: str, /) -> None: ...
+Progress = Callable[[str, float, float, str], None]
+"""Called with the stage ("download", "pack" …), and how much is done of how much, in units of that name."""
 
 
 def silent(stage: str, done: float, total: float, unit: str, /) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from firelane.contract import CAUSAL, Window
 from firelane.engine.pages import pulls, tier_reads
 from firelane.engine.pages.page_waits import PageWaits
-from firelane.engine.sequences.prerequisites import NoPrerequisites, Waited
+from firelane.engine.sequences.prerequisites import Prerequisites, Waited
 from firelane.errors import RequestError
 from firelane.kv import SnapshotRule, WantedPage
 from firelane.kv.tiers import HostTier
@@ -164,7 +164,7 @@ def test_an_abort_while_both_bring_pages(driver, request_of):
         assert d.cached[3] == 28, "who was aborted keeps no room"
 
 
-class Slow(NoPrerequisites):
+class Slow(Prerequisites):
     """Each sequence becomes ready, or fails, when it is told so."""
 
     def __init__(self):

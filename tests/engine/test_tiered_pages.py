@@ -13,7 +13,7 @@ from firelane.contract import CAUSAL, Window
 from firelane.engine.pages import pulls, tier_reads
 from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
-from firelane.kv.tiers import AdmitAll, AdmitReused, CachedMemory, HostTier, TieredPages
+from firelane.kv.tiers import AdmitReused, CachedMemory, HostTier, TierAdmission, TieredPages
 from tests.engine.test_resume import VARIETIES, outcome
 from tests.kv.shared_pages import copied
 
@@ -31,7 +31,7 @@ def page_bytes_of(d):
 
 
 @contextmanager
-def tiered(d, *tiers, admission=AdmitAll, copies=False):
+def tiered(d, *tiers, admission=TierAdmission, copies=False):
     """The engine with these tiers; in the end they are closed. copies: its pages are no array."""
     pages, states = d.executor.page_memory, d.executor.state_memory
     if copies:
@@ -46,7 +46,7 @@ def tiered(d, *tiers, admission=AdmitAll, copies=False):
 
 
 @contextmanager
-def with_host(driver, slots=256, *, admission=AdmitAll, tenant_slots=None, copies=False, **sizes):
+def with_host(driver, slots=256, *, admission=TierAdmission, tenant_slots=None, copies=False, **sizes):
     d = driver(**sizes)
     host = HostTier(slots, page_bytes_of(d), tenant_slots)
     with tiered(d, host, admission=admission, copies=copies) as tiers:

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from firelane.errors import PeerLostError
-from firelane.kv.transfer import PlainCopier, cipher
+from firelane.kv.transfer import PageCopier, cipher
 from firelane.kv.transfer.cipher import HEAD_BYTES, RECORD_BYTES, TAG_BYTES, CipherRecords, KeyExchange, Keys
 from tests.kv.transfer_engines import Engine, assert_same, prompt
 
@@ -73,7 +73,7 @@ def _shut(sock):
 @pytest.fixture
 def engines():
     """A source and a reader over TCP's way."""
-    made = [Engine(maps=False, key=KEY, copier=PlainCopier()) for _ in range(2)]
+    made = [Engine(maps=False, key=KEY, copier=PageCopier()) for _ in range(2)]
     yield made
     for one in made:
         one.close()

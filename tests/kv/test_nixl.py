@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from firelane.kv.transfer import PlainCopier, nixl, nixl_copy
+from firelane.kv.transfer import PageCopier, nixl, nixl_copy
 from firelane.nixl.installed import is_installed
 from firelane.nixl.processes import HelperAgents
 from tests.kv import test_transfer as contract
 from tests.kv.transfer_engines import BLOCK, PAGE_BYTES, Engine, assert_same, attach, prompt
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="NIXL is not installed (the extra `rdma`)")
-NIXL = "nixl-installed", PlainCopier()
+NIXL = "nixl-installed", PageCopier()
 CONTRACT = (
     contract.test_pages_come_by_their_names,
     contract.test_a_page_that_is_given_out_while_it_is_copied_is_stale,
@@ -43,7 +43,7 @@ class Pair:
     def __init__(self):
         self.agents = HelperAgents(confined=True), HelperAgents(confined=True)
         self.there, self.here = (
-            Engine(maps=False, copier=PlainCopier(), agents=agents) for agents in self.agents
+            Engine(maps=False, copier=PageCopier(), agents=agents) for agents in self.agents
         )
         self.expected = self.there.fill(prompt(20 * BLOCK))
         self.wanted = self.here.wanted(prompt(20 * BLOCK + 1))

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from firelane.errors import MachineError, PeerLostError
-from firelane.kv.transfer import PlainCopier, nixl
+from firelane.kv.transfer import PageCopier, nixl
 from firelane.kv.transfer.messages import NixlMemory
 from firelane.link import packets
 from firelane.nixl import agent, messages
@@ -17,7 +17,7 @@ from firelane.nixl.messages import Attach, Busy, Done, Open, Read, TransferFaile
 from tests.kv.thread_agents import CopyingLibrary, ThreadAgents
 from tests.kv.transfer_engines import BLOCK, Engine, assert_same, attach, prompt
 
-TCP = "tcp", PlainCopier()
+TCP = "tcp", PageCopier()
 LATER_S = 60.0
 
 
@@ -27,7 +27,7 @@ def engines():
     made = []
 
     def make(agents=None, **facts):
-        engine = Engine(maps=False, copier=PlainCopier(), agents=agents, **facts)
+        engine = Engine(maps=False, copier=PageCopier(), agents=agents, **facts)
         made.append(engine)
         engine.transfer.prepare()
         return engine

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from firelane.errors import PeerLostError
-from firelane.kv.transfer import PlainCopier, outgoing
+from firelane.kv.transfer import PageCopier, outgoing
 from firelane.kv.transfer.handshake import Side, join
 from firelane.kv.transfer.messages import Find, Found, PageLine
 from firelane.kv.transfer.outgoing import most_staged
 from tests.kv.shared_pages import page_memory
 from tests.kv.transfer_engines import PAGE_BYTES, Engine, assert_same, attach, connection, pair, prompt
 
-COPIED = "copied", PlainCopier()
+COPIED = "copied", PageCopier()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_engines_of_one_machine_send_what_none_can_map():
     there, here = (Engine(maps=True, copied=True) for _ in range(2))
     try:
         expected = there.fill(prompt(16))
-        peer = attach(("shm", PlainCopier()), there, here)
+        peer = attach(("shm", PageCopier()), there, here)
         assert here.transfer.transport(peer) == "tcp"
         wanted = here.wanted(prompt(17))
         assert here.pull(peer, wanted).outcome == "ok"
@@ -60,7 +60,7 @@ def test_who_copies_has_pages_of_who_does_not_and_the_other_way():
     try:
         for source, reader, first in ((there, here, 0), (here, there, 500)):
             expected = source.fill(prompt(16, first))
-            peer = attach(("shm", PlainCopier()), source, reader)
+            peer = attach(("shm", PageCopier()), source, reader)
             wanted = reader.wanted(prompt(17, first))
             assert reader.pull(peer, wanted).outcome == "ok"
             assert_same(reader.content(wanted), expected)
@@ -108,7 +108,7 @@ def test_no_more_pages_are_answered_than_there_is_room_for():
         found: Found = line.receive(Found)
         assert [page >= 0 for page in found.pages] == [True] * 3 + [False] * 7
         sent = np.zeros((3, PAGE_BYTES), np.uint8)
-        line.receive_pages(PlainCopier(), sent, np.arange(3))
+        line.receive_pages(PageCopier(), sent, np.arange(3))
         assert [row.tobytes() for row in sent] == [expected[name].tobytes() for name in names[:3]]
         line.close()
     finally:

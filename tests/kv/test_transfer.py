@@ -11,7 +11,7 @@ import pytest
 from firelane.contract import HostPages
 from firelane.errors import PeerLostError
 from firelane.kv import WantedPage
-from firelane.kv.transfer import PlainCopier, page_copier, reader
+from firelane.kv.transfer import PageCopier, page_copier, reader
 from firelane.kv.transfer.checksum import checksum
 from tests.kv.transfer_engines import (
     PAGE_BYTES,
@@ -28,7 +28,7 @@ from tests.kv.transfer_engines import (
 
 @pytest.fixture(params=["plain", "native"], scope="module")
 def copier(request, cache_dir):
-    return PlainCopier() if request.param == "plain" else page_copier(cache_dir)
+    return PageCopier() if request.param == "plain" else page_copier(cache_dir)
 
 
 @pytest.fixture(params=["shm", "tcp", "ciphered", "nixl", "copied"])

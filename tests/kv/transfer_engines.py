@@ -13,7 +13,7 @@ import numpy as np
 from firelane.contract import NO_SNAPSHOT
 from firelane.kv import KvCache, StateSave, StateSnapshots, WantedPage, WantedState
 from firelane.kv.incoming import STATES
-from firelane.kv.transfer import ExportedPool, PeerTransfer, PlainCopier
+from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer
 from firelane.nixl.processes import HelperAgents
 from tests.kv.shared_pages import array_of, page_memory
 from tests.kv.thread_agents import ThreadAgents
@@ -169,7 +169,7 @@ def attach(transport, there, here):
 
 def with_checksum(engine, computed):
     """The engine as a source, whose checksums are computed so."""
-    plain = PlainCopier()
+    plain = PageCopier()
     plain.checksum = computed
     plain.send = engine.pool.copier.send
     engine.pool.copier = plain

@@ -16,7 +16,7 @@ from firelane.backends.cpu.memory import renew, shared_zeroed
 from firelane.contract import HostPages
 from firelane.engine.process.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
-from firelane.kv.transfer import PlainCopier
+from firelane.kv.transfer import PageCopier
 from firelane.link.packets import send
 from firelane.node import peer_connections
 from firelane.node.peer_connections import PeerConnections
@@ -58,7 +58,7 @@ class Core:
 
 def join(node, identity="model", *, shared=False):
     core = Core(shared=shared)
-    return core, EnginePeers(node.join(), core, core.memory, identity, PlainCopier())
+    return core, EnginePeers(node.join(), core, core.memory, identity, PageCopier())
 
 
 async def until(condition):
@@ -250,4 +250,4 @@ def test_who_is_not_here_is_not_connected_again():
 
 @pytest.mark.parametrize("memory", [None, HostPages(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
 def test_without_pages_or_a_socket_there_are_no_peers(memory):
-    assert isinstance(connect_peers(None, Core(), memory, "model", PlainCopier()), NoPeers)
+    assert isinstance(connect_peers(None, Core(), memory, "model", PageCopier()), NoPeers)

@@ -39,7 +39,7 @@ from firelane.errors import OutOfMemoryError
 from firelane.native.pages import give_back
 from firelane.program.values import Weight
 from firelane.weights.formats.formats import GROUPINGS, Format
-from firelane.weights.packing.check import NoCheck, WeightCheck
+from firelane.weights.packing.check import WeightCheck
 from firelane.weights.packing.packed import PackedWeights
 
 DECODE_ONCE_FROM: Mapping[Format, int] = {
@@ -79,7 +79,7 @@ class CpuExecutor:
         self._decode_once_from = decode_once_from
         self._coded: list[tuple[CodedStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
-        self._check = check or NoCheck()
+        self._check = check or WeightCheck()
         self._link = link
         self._state = state or SlotState.allocate(limits, program.vocab_size)
         pages, states = (link.pages, link.states) if link else (None, None)

@@ -9,7 +9,6 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Protocol
 
 from firelane.child_process import Replacements
 from firelane.child_process.worker import StartWorker
@@ -19,7 +18,7 @@ from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.source import check_size
 from firelane.engine.grammar.trial_process import start_trial
 from firelane.engine.grammar.turns import Path, Turns
-from firelane.engine.sequences.prerequisites import Waited
+from firelane.engine.sequences.prerequisites import Prerequisites, Waited
 from firelane.engine.sequences.sequence import Sequence
 from firelane.errors import (
     FirelaneError,
@@ -38,16 +37,6 @@ AT_ONCE = 2
 """Grammars that are compiled at the same time, each of another client."""
 CLIENT = 2
 """Names of a path that make a client: tenant and address."""
-
-
-class Compiler(Protocol):
-    def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """Called by AT_ONCE threads. Raises FirelaneError."""
-        ...
-
-    def close(self) -> None:
-        """Idempotent."""
-        ...
 
 
 def grammar_queue(
@@ -99,7 +88,7 @@ class ThreadStopwatch:
 class _Workers:
     """Threads that compile, each one grammar after the other. Started when they are needed."""
 
-    def __init__(self, compiler: Compiler) -> None:
+    def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._jobs: SimpleQueue[_CompileJob | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -156,14 +145,14 @@ class _Workers:
             )
 
 
-class GrammarQueue:
+class GrammarQueue(Prerequisites):
     """Used by the engine's thread alone, which never waits for a compilation. Tenants take turns, in each its
     clients by their addresses, and of an address its connections; of one address one grammar is compiled at a
     time, of two addresses two. So whoever sends many, or costly ones, does not keep the others waiting, and
     where too many wait, some of his are refused.
     """
 
-    def __init__(self, compiler: Compiler, limits: GrammarLimits) -> None:
+    def __init__(self, compiler: GrammarCompiler, limits: GrammarLimits) -> None:
         self._limits = limits
         self._workers = _Workers(compiler)
         self._running: list[_CompileJob] = []

@@ -53,7 +53,7 @@ class _Wait:
     is_ready: bool
 
 
-class PageWaits:
+class PageWaits(Prerequisites):
     """Prerequisites: those of `inner`, and pages of `sources`, the nearest first."""
 
     def __init__(self, inner: Prerequisites) -> None:

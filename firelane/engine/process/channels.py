@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from firelane.engine.process.split import split_step
 from firelane.errors import FrameError, PeerLostError
@@ -51,15 +50,6 @@ MOST_UNSENT_BYTES = 16 << 20
 """Bytes that wait for a gateway that does not read: it must not hold up the steps of the others."""
 GREETINGS: tuple[type[FromEngine], ...] = (Loading, Progress, Ready, Asleep)
 """Frames of which a new connection gets the last one, in this order."""
-
-
-class FrameChannel(Protocol):
-    """Frames in, frames out: see `link.channel.Channel`."""
-
-    def send(self, frame: FromEngine) -> None: ...
-    def receive(self, timeout_s: float | None = 0.0) -> list[ToEngine]: ...
-    def flush(self, timeout_s: float) -> None: ...
-    def close(self) -> None: ...
 
 
 class Channels:
@@ -281,3 +271,7 @@ class Channels:
         self._behind.discard(number)
         self._followers.discard(number)
         log.info("gateway_gone number=%d requests=%d reason=%r", number, len(live), reason)
+
+
+FrameChannel = Channels | Channel[ToEngine]
+"""Frames in, frames out."""

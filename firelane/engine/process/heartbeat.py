@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-from firelane.child_process import Replacements
+from firelane.engine.process.channels import FrameChannel
+from firelane.engine.process.rights import Rights
 from firelane.engine.step.step_cost import StepCost
 from firelane.errors import PeerLostError
 from firelane.wire.frames import Beat
@@ -41,33 +41,19 @@ class Pulse:
         self._at_s = None
 
 
-class BeatChannel(Protocol):
-    def send(self, frame: Beat) -> None: ...
-
-
-class Helpers(Protocol):
-    """Child processes of the engine."""
-
-    @property
-    def replaced(self) -> Replacements: ...
-    def check_helpers(self) -> None:
-        """Replace those that have ended."""
-        ...
-
-
 class HeartbeatSender:
-    """Runs from its making to `close`. on_closed: called, in its thread, when the gateway has gone. helpers:
-    child processes of the engine, which are looked after at each beat."""
+    """Runs from its making to `close`. on_closed: called, in its thread, when the gateway has gone. rights:
+    of the engine, whose child processes are looked after at each beat."""
 
     def __init__(
         self,
-        channel: BeatChannel,
+        channel: FrameChannel,
         pulse: Pulse,
         on_closed: Callable[[], None],
-        helpers: Helpers | None = None,
+        rights: Rights | None = None,
     ) -> None:
         self._channel, self._pulse, self._on_closed = channel, pulse, on_closed
-        self._helpers = helpers
+        self._rights = rights or Rights()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
@@ -76,11 +62,8 @@ class HeartbeatSender:
         self._ended.set()
 
     def _beat(self) -> Beat:
-        cost, helpers = self._pulse.cost, self._helpers
-        if helpers is None:
-            return Beat(self._pulse.age_s, cost.step_ms, cost.token_ms)
-        helpers.check_helpers()
-        replaced = helpers.replaced
+        cost, replaced = self._pulse.cost, self._rights.replaced
+        self._rights.check_helpers()
         return Beat(self._pulse.age_s, cost.step_ms, cost.token_ms, replaced.counts, replaced.broken)
 
     def _run(self) -> None:

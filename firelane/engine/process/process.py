@@ -30,7 +30,7 @@ from firelane.errors import FirelaneError, MachineError, PeerLostError
 from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import TieredPages
-from firelane.kv.transfer import PlainCopier, page_copier
+from firelane.kv.transfer import PageCopier, page_copier
 from firelane.link.channel import Channel
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
@@ -212,7 +212,7 @@ def _load_and_serve(
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(program)
     files = files_identity(config)
     executor = load_executor(config, _progress_to(channel, pulse), channel.send, program)
-    copier = PlainCopier() if peer_socket is None else page_copier(config.cache_dir)
+    copier = PageCopier() if peer_socket is None else page_copier(config.cache_dir)
     rights.loaded()
     grammars = grammar_queue(
         config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial, rights.replaced

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from firelane.wire.frames import EngineStats, StepFrame
+from firelane.wire.frames import Embedding, EngineStats, Finished, Started, StepFrame, TokenLogprobs
 from firelane.wire.numbers import SHIFT, number_of
 
-
-class _OfRequest(Protocol):
-    @property
-    def id(self) -> int: ...
-
-
-EntryT = TypeVar("EntryT", bound=_OfRequest)
+EntryT = TypeVar("EntryT", Started, Finished, TokenLogprobs, Embedding)
 
 
 def split_step(frame: StepFrame) -> dict[int, StepFrame]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 from firelane.contract import NOTHING, Executor, private_bytes
 from firelane.engine.process.peers import NO_PEERS, EnginePeers, NoPeers
@@ -13,35 +12,24 @@ from firelane.kv.tiers import TieredPages
 from firelane.wire.frames import Asleep, Awake
 
 
-class Standby(Protocol):
-    @property
-    def sleeps(self) -> bool: ...
-
-    def sleep(self) -> Asleep:
-        """While no sequence lives and no step runs."""
-        ...
-
-    def wake(self) -> Awake:
-        """Before the next step. Raises OutOfMemoryError."""
-        ...
-
-
-class NoStandby:
+class Standby:
     """Standby of an executor that does not sleep."""
 
     sleeps = False
 
     def sleep(self) -> Asleep:
+        """While no sequence lives and no step runs."""
         return Asleep(0, private_bytes(), 0.0)
 
     def wake(self) -> Awake:
+        """Before the next step. Raises OutOfMemoryError."""
         return Awake(0.0)
 
 
-NO_STANDBY: Standby = NoStandby()
+NO_STANDBY = Standby()
 
 
-class EngineStandby:
+class EngineStandby(Standby):
     """Standby of an executor, of the cache whose memory it holds, and the tiers in memory: what later prompts
     could find there is forgotten. Other engines (peers) let go of that memory first. Owns none of them."""
 

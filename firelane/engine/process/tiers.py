@@ -12,7 +12,6 @@ from firelane.engine.process.identity import checkpoint_identity
 from firelane.engine_config import EngineConfig, TiersConfig
 from firelane.errors import UsageError
 from firelane.kv.tiers import (
-    AdmitAll,
     AdmitReused,
     CachedMemory,
     HostTier,
@@ -120,5 +119,5 @@ def _tenant_slots(config: TiersConfig, slot_bytes: int) -> int | None:
 
 def _admission(config: TiersConfig, slots: int) -> Callable[[], TierAdmission]:
     if config.admission == "always":
-        return AdmitAll
+        return TierAdmission
     return lambda: AdmitReused(REMEMBERED * slots)

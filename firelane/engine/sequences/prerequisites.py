@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from firelane.engine.sequences.sequence import Sequence
 from firelane.errors import FirelaneError, RequestError
@@ -17,53 +17,34 @@ class Waited(NamedTuple):
     """Why the sequence can never be scheduled; None where it can."""
 
 
-class Prerequisites(Protocol):
-    """Holds sequences that are not ready. Works beside the engine's loop, which polls it while it does."""
+class Prerequisites:
+    """Holds sequences that are not ready. Works beside the engine's loop, which polls it while it does. Here
+    every sequence is ready, and none may ask for what needs preparation."""
 
     @property
     def is_waiting(self) -> bool:
         """Some sequence waits, or something is still being prepared."""
-        ...
+        return False
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
-        """True where the sequence is ready; otherwise `take` returns it later. Raises
-        FirelaneError where it never will be."""
-        ...
-
-    def take(self) -> list[Waited]:
-        """Sequences whose wait is over; each is returned once. Raises MachineError where the process has to
-        end."""
-        ...
-
-    def get(self, request_id: int) -> Sequence | None:
-        """A sequence that waits."""
-        ...
-
-    def waiting(self) -> list[Sequence]: ...
-
-    def abort(self, sequence: Sequence) -> None:
-        """Forget a sequence that waits."""
-        ...
-
-
-class NoPrerequisites:
-    """Every sequence is ready, and none may ask for what needs preparation."""
-
-    is_waiting = False
-
-    def add(self, sequence: Sequence, request: NewRequest) -> bool:
+        """True where the sequence is ready; otherwise `take` returns it later. Raises FirelaneError where it
+        never will be."""
         if request.grammar is not None and sequence.pool is None:
             raise RequestError("this engine takes no grammars: send the request without one")
         return True
 
     def take(self) -> list[Waited]:
+        """Sequences whose wait is over; each is returned once. Raises MachineError where the process has to
+        end."""
         return []
 
-    def get(self, request_id: int) -> None:
+    def get(self, request_id: int) -> Sequence | None:
+        """A sequence that waits."""
         del request_id
 
     def waiting(self) -> list[Sequence]:
         return []
 
     def abort(self, sequence: Sequence) -> None:
+        """Forget a sequence that waits."""
         raise AssertionError(f"{sequence} does not wait")

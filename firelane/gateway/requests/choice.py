@@ -10,10 +10,11 @@ from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.requests.formats import TokenReport
 from firelane.gateway.requests.run import RequestRun, SequenceStats
 from firelane.gateway.requests.sinks import OutputOptions, PieceTokens, ResponseSink
-from firelane.text.deltas import CallStart, Splitter
+from firelane.text.deltas import CallStart
 from firelane.text.prompt import Prompt
 from firelane.text.tokens.detokenize import Detokenizer, SequenceText, make_detokenizer
 from firelane.text.tokens.tokenizer import Tokenizer
+from firelane.text.tools.stream_buffer import OutputParser
 from firelane.wire.frames import FinishReason, PagesAt, Started, TokenLogprobs
 
 
@@ -32,7 +33,7 @@ class Choice:
         run: RequestRun,
         prompt: Prompt,
         sink: ResponseSink,
-        splitter: Splitter | None,
+        splitter: OutputParser | None,
         options: OutputOptions,
         tokenizer: Tokenizer,
     ) -> None:
@@ -161,7 +162,7 @@ class Choice:
         elif text:
             self._sink.text(text)
 
-    def _split(self, text: str, splitter: Splitter, *, last: bool = False) -> str:
+    def _split(self, text: str, splitter: OutputParser, *, last: bool = False) -> str:
         """Hand on what the text is made of; "" is left of it."""
         deltas = splitter.push(text) if text else []
         if last:

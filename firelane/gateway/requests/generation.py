@@ -27,10 +27,10 @@ from firelane.gateway.requests.run import (
     times_of,
 )
 from firelane.gateway.requests.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
-from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt
 from firelane.text.sampling import FALLBACKS, SEED_MASK, Fallback
 from firelane.text.tokens.tokenizer import Tokenizer
+from firelane.text.tools.stream_buffer import OutputParser
 from firelane.wire.frames import Grammar, NewRequest, Sampling
 
 SAMPLING_DEFAULTS = b"x-sampling-defaults"
@@ -50,7 +50,7 @@ class GenerationRequest:
     prompts: list[Prompt]
     draws: int = 1
     reports: tuple[int, int] = (-1, -1)
-    splitter: Callable[[], Splitter] | None = None
+    splitter: Callable[[], OutputParser] | None = None
     grammar: Grammar | None = None
     fallback: Fallback | None = None
 

@@ -4,7 +4,7 @@ drive, found again by their names.
 A tier never has to give a page: what it has not, or not in time, or not unharmed, is computed.
 """
 
-from firelane.kv.tiers.admission import AdmitAll, AdmitReused, TierAdmission
+from firelane.kv.tiers.admission import AdmitReused, TierAdmission
 from firelane.kv.tiers.conductor import TieredPages
 from firelane.kv.tiers.host import HostTier
 from firelane.kv.tiers.places import CachedMemory
@@ -14,7 +14,6 @@ from firelane.kv.tiers.tier import TIER_NAMES, PageTier, TierName, TierStats
 
 __all__ = [
     "TIER_NAMES",
-    "AdmitAll",
     "AdmitReused",
     "CachedMemory",
     "HostTier",

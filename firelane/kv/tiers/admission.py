@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
 
 from firelane.kv.tiers.slots import PageKey
 
 
-class TierAdmission(Protocol):
+class TierAdmission:
+    """Every page is stored when it has been computed."""
+
     def admits(self, key: PageKey, *, is_reused: bool) -> bool:
         """Whether to store this page, which has been computed, or (is_reused) found by a prompt."""
-        ...
-
-
-class AdmitAll:
-    def admits(self, key: PageKey, *, is_reused: bool) -> bool:
         del key
-        return not is_reused  # it was stored when it was computed
+        return not is_reused
 
 
-class AdmitReused:
+class AdmitReused(TierAdmission):
     """A page at its second use: found by a prompt, or computed once more within the last `memory` pages."""
 
     def __init__(self, memory: int) -> None:

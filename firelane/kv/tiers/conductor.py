@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from firelane.kv.cache import KvCache
 from firelane.kv.incoming import STATES, WantedPage
-from firelane.kv.pool import NamedPage
+from firelane.kv.pool import NamedPage, PageWatcher
 from firelane.kv.tiers.admission import TierAdmission
 from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.reader import PageRead, TierReader
@@ -19,7 +19,7 @@ READERS = 4
 """Threads: one copy at a time does not use all that a drive has."""
 
 
-class TieredPages:
+class TieredPages(PageWatcher):
     """Owns `tiers`, the fastest first, and the threads that copy. Called by the engine's loop alone."""
 
     def __init__(

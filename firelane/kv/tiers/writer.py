@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from firelane.kv.cache import KvCache
 from firelane.kv.pool import NamedPage
 from firelane.kv.tiers.admission import TierAdmission
 from firelane.kv.tiers.places import CachedMemory
@@ -20,14 +21,6 @@ CLOSE_S = 10.0
 
 
 REFRESH_S = 2.0
-
-
-class PageNames(Protocol):
-    """The owner of pages' names (KvCache)."""
-
-    def locate(self, group: int, name: bytes) -> tuple[int, int]:
-        """The page and tag of a name, as KvCache.locate tells."""
-        ...
 
 
 class PagesToStore(NamedTuple):
@@ -46,7 +39,7 @@ class TierWriter:
     given out again meanwhile, the copy is dropped."""
 
     def __init__(
-        self, tier: PageTier, admission: TierAdmission, memory: CachedMemory, names: PageNames
+        self, tier: PageTier, admission: TierAdmission, memory: CachedMemory, names: KvCache
     ) -> None:
         self._tier, self._admission, self._memory, self._names = tier, admission, memory, names
         self._most_pending = 4 * memory.num_pages

@@ -7,7 +7,7 @@ computed.
 
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.native import page_copier
-from firelane.kv.transfer.page_copy import PageCopier, PlainCopier
+from firelane.kv.transfer.page_copy import PageCopier
 from firelane.kv.transfer.peers import PeerTransfer
 from firelane.kv.transfer.seam import KVTransfer, Outcome, Settled
 
@@ -17,7 +17,6 @@ __all__ = [
     "Outcome",
     "PageCopier",
     "PeerTransfer",
-    "PlainCopier",
     "Settled",
     "page_copier",
 ]

@@ -6,27 +6,19 @@ import fcntl
 import mmap
 import os
 import sys
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import PageMemory
+from firelane.kv.cache import KvCache
 from firelane.kv.incoming import STATES
-from firelane.kv.transfer.page_copy import PageCopier, PlainCopier
+from firelane.kv.transfer.page_copy import PageCopier
 from firelane.kv.transfer.populate import populate
 
 SEALS = 0x1 | 0x2 | 0x4 | 0x10
 """F_SEAL_SEAL, SHRINK, GROW and FUTURE_WRITE: who has the descriptor maps the file to read it."""
 TAG_BYTES = 8
-
-
-class NamedPages(Protocol):
-    """The owner of pages' and states' names (KvCache)."""
-
-    def locate(self, group: int, name: bytes) -> tuple[int, int]: ...
-    def keep_tags_in(self, memory: memoryview) -> None: ...
-    def keep_state_tags_in(self, memory: memoryview) -> None: ...
 
 
 class ExportedMemory:
@@ -72,13 +64,13 @@ class ExportedPool:
     def __init__(
         self,
         memory: PageMemory,
-        names: NamedPages,
+        names: KvCache,
         identity: str,
         copier: PageCopier | None = None,
         states: PageMemory | None = None,
     ) -> None:
         self.names, self.identity = names, identity
-        self.copier = PlainCopier() if copier is None else copier
+        self.copier = PageCopier() if copier is None else copier
         self.pages = ExportedMemory(memory)
         self.states = None if states is None else ExportedMemory(states)
         if (tags := self.pages.share_tags()) is not None:

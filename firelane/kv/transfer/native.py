@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError, PeerLostError
-from firelane.kv.transfer.page_copy import Numbers, PageCopier, PlainCopier, Sums
+from firelane.kv.transfer.page_copy import Numbers, PageCopier, Sums
 from firelane.native import machine, toolchain
 from firelane.native.target import find_target
 
@@ -27,8 +27,8 @@ LATE, HUNG_UP = -1, -2
 log = logging.getLogger(__name__)
 
 
-class NativeCopier:
-    """A PageCopier of compiled code. One pass over the bytes and one call for all pages, during which the GIL
+class NativeCopier(PageCopier):
+    """Compiled code. One pass over the bytes and one call for all pages, during which the GIL
     is released."""
 
     __slots__ = ("_checksum", "_copy", "_receive", "_send")
@@ -117,7 +117,7 @@ def page_copier(cache_dir: Path) -> PageCopier:
         return build(env.read(), cache_dir)
     except (CompilerError, CacheError, OSError) as error:
         log.info("pages are copied without compiled code: %s", error)
-        return PlainCopier()
+        return PageCopier()
 
 
 def _check(pages: NDArray[np.uint8], numbers: Numbers) -> None:

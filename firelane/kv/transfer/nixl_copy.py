@@ -1,4 +1,4 @@
-"""Copies of found pages by NIXL: see Copy."""
+"""Copies of found pages by NIXL: as StreamedCopy gives those of the connection."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,27 +26,11 @@ def most_staged(memory: PageMemory) -> int:
     return max(1, min(BATCH, STAGED_BYTES // memory.page_bytes))
 
 
-class Outgoing(Protocol):
-    """Answers to the Finds of one reader, one after the other, by one thread."""
-
-    @property
-    def most(self) -> int:
-        """Pages of one answer."""
-        ...
-
-    def prepare(self, places: Sequence[Place], copier: PageCopier) -> list[int] | None:
-        """Checksum of each page, 0 where there is none. None where no page can be had now."""
-        ...
-
-    def send(self, line: PageLine, copier: PageCopier) -> None:
-        """The pages that were prepared last, in their order. Raises as PageLine.send_pages()."""
-        ...
-
-
 class PagesInPlace:
     """Outgoing pages of an array, each page once, and by the reader itself where it maps them."""
 
     most = 1 << 31
+    """Pages of one answer."""
 
     def __init__(self, exported: ExportedMemory, pages: NDArray[np.uint8]) -> None:
         """pages: of the memory that is exported."""
@@ -55,11 +38,13 @@ class PagesInPlace:
         self._numbers: list[int] = []
 
     def prepare(self, places: Sequence[Place], copier: PageCopier) -> list[int]:
+        """Checksum of each page, 0 where there is none."""
         self._numbers = [page for page, _ in places if page >= 0]
         checksum, pages = self._exported.checksum, self._pages
         return [checksum(page, tag, pages[page], copier) if page >= 0 else 0 for page, tag in places]
 
     def send(self, line: PageLine, copier: PageCopier) -> None:
+        """The pages that were prepared last, in their order. Raises as PageLine.send_pages()."""
         line.send_pages(copier, self._pages, np.array(self._numbers, np.int64))
 
 
@@ -78,6 +63,7 @@ class StagedPages:
         return self._exported.memory.buffer(self.most)
 
     def prepare(self, places: Sequence[Place], copier: PageCopier) -> list[int] | None:
+        """Checksum of each page, 0 where there is none. None where no page can be had now."""
         there = [index for index, (page, _) in enumerate(places) if page >= 0]
         checksums, self._count = [0] * len(places), len(there)
         if not there:
@@ -91,8 +77,13 @@ class StagedPages:
         return checksums
 
     def send(self, line: PageLine, copier: PageCopier) -> None:
+        """The pages that were prepared last, in their order. Raises as PageLine.send_pages()."""
         if self._count:
             line.send_pages(copier, self._staging, np.arange(self._count, dtype=np.int64))
+
+
+Outgoing = PagesInPlace | StagedPages
+"""Answers to the Finds of one reader, one after the other, by one thread."""
 
 
 def outgoing(exported: ExportedMemory) -> Outgoing:

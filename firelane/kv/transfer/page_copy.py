@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,38 +17,9 @@ Sums = NDArray[np.uint64]
 """Checksums, one for each page."""
 
 
-class PageCopier(Protocol):
-    """Pages are uint8 [num_pages, page_bytes], rows contiguous. Deadlines are of time.monotonic(); after
-    TimeoutError some pages have come and some have not."""
-
-    def checksum(self, page: NDArray[np.uint8]) -> int: ...
-
-    def copy(
-        self,
-        source: NDArray[np.uint8],
-        numbers: Numbers,
-        into: NDArray[np.uint8],
-        places: Numbers,
-        deadline_s: float,
-    ) -> Sums:
-        """Pages `numbers` of source, written to `places`. Raises TimeoutError."""
-        ...
-
-    def send(
-        self, sock: socket.socket, pages: NDArray[np.uint8], numbers: Numbers, deadline_s: float
-    ) -> None:
-        """Raises PeerLostError, TimeoutError, OSError."""
-        ...
-
-    def receive(
-        self, sock: socket.socket, pages: NDArray[np.uint8], places: Numbers, deadline_s: float
-    ) -> Sums:
-        """Raises as send()."""
-        ...
-
-
-class PlainCopier:
-    """A PageCopier in Python, a page at a time."""
+class PageCopier:
+    """Copies in Python, a page at a time. Pages are uint8 [num_pages, page_bytes], rows contiguous. Deadlines
+    are of time.monotonic(); after TimeoutError some pages have come and some have not."""
 
     def checksum(self, page: NDArray[np.uint8]) -> int:
         return checksum(page)
@@ -62,6 +32,7 @@ class PlainCopier:
         places: Numbers,
         deadline_s: float,
     ) -> Sums:
+        """Pages `numbers` of source, written to `places`. Raises TimeoutError."""
         for number, place in zip(numbers, places, strict=True):
             _left_s(deadline_s)
             into[place] = source[number]
@@ -70,6 +41,7 @@ class PlainCopier:
     def send(
         self, sock: socket.socket, pages: NDArray[np.uint8], numbers: Numbers, deadline_s: float
     ) -> None:
+        """Raises PeerLostError, TimeoutError, OSError."""
         for number in numbers:
             left = pages[number].data
             while left:
@@ -79,6 +51,7 @@ class PlainCopier:
     def receive(
         self, sock: socket.socket, pages: NDArray[np.uint8], places: Numbers, deadline_s: float
     ) -> Sums:
+        """Raises as send()."""
         for place in places:
             left = pages[place].data
             while left:

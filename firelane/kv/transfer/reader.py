@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,30 +45,8 @@ class Pull(NamedTuple):
     state: WantedState | None = None
 
 
-class Copy(Protocol):
-    """Copies of found pages, over one transport. streams: as in Find. batch: pages of one."""
-
-    @property
-    def transport(self) -> str: ...
-    @property
-    def streams(self) -> bool: ...
-    @property
-    def batch(self) -> int: ...
-
-    def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
-        """Copy these pages of the source to these places here; their checksums, and the tags that they had
-        afterwards. Called once for the pages found of each Find. Raises as PageLine does."""
-        ...
-
-    def hang_up(self) -> None:
-        """From another thread: a copy that waits raises PeerLostError."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class StreamedCopy:
-    """From the connection itself. pages: here."""
+    """From the connection itself. pages: here. streams: as in Find; batch: pages of one."""
 
     transport, streams, batch = "tcp", True, BATCH
 
@@ -76,6 +54,8 @@ class StreamedCopy:
         self._line, self._copier, self._pages = line, copier, pages
 
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
+        """Copy these pages of the source to these places here; their checksums, and the tags that they had
+        afterwards. Called once for the pages found of each Find. Raises as PageLine does."""
         del deadline_s  # the line's own
         sums, tags = (
             self._line.receive_pages(self._copier, self._pages, places),
@@ -85,7 +65,7 @@ class StreamedCopy:
         return sums, tags
 
     def hang_up(self) -> None:
-        pass  # the line is
+        """From another thread: a copy that waits raises PeerLostError. The line hangs up by itself."""
 
     def close(self) -> None:
         pass
@@ -143,6 +123,10 @@ class MappedCopy:
     def close(self) -> None:
         """The mapping goes with the last reference."""
         del self._theirs, self._tags
+
+
+Copy = StreamedCopy | StagedCopy | MappedCopy | NixlCopy
+"""Copies of found pages, over one transport."""
 
 
 class CopyPart(NamedTuple):
@@ -292,7 +276,6 @@ def _parts(
     try:
         for number, (own, count) in enumerate(zip(pool.memories, joined.counts, strict=True)):
             pages, their = own.memory.pages, fds[2 * number : 2 * number + 2]
-            copy: Copy
             if pages is None:
                 copy = StagedCopy(line, pool.copier, own.memory)
             elif joined.maps:

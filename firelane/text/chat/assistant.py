@@ -15,7 +15,6 @@ from firelane.errors import RequestError
 from firelane.text.chat.answer_format import AnswerFormat, AnswerGrammar
 from firelane.text.chat.conversation import ChatInput, chat_conversation
 from firelane.text.chat.format_search import find_chat_format, gathered
-from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.rendering.template_probe import MODE, OFF, SWITCHES
 from firelane.text.rendering.template_process import TemplateRenderer, encoded
@@ -41,7 +40,7 @@ class RenderedChat:
 
     text: str
     special: bool
-    splitter: Callable[[], Splitter] | None
+    splitter: Callable[[], OutputParser] | None
     grammar: Grammar | None
     visible_special_ids: frozenset[int]
     ignored: tuple[str, ...] = ()
@@ -140,13 +139,13 @@ class Assistant:
 
     def _splitters(
         self, conversation: ChatInput, parser: Parser, *, in_reasoning: bool
-    ) -> Callable[[], Splitter]:
+    ) -> Callable[[], OutputParser]:
         family, tools = self._format.family, self._format.tools(conversation)
         new_id = str if family is None else family.new_id
         max_calls = 0 if conversation.use.parallel else 1
         hide = conversation.hide_reasoning
 
-        def make() -> Splitter:
+        def make() -> OutputParser:
             buffer = StreamBuffer(
                 new_id, tools=tools, max_calls=max_calls, in_reasoning=in_reasoning, hide_reasoning=hide
             )

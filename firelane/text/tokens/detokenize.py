@@ -8,26 +8,11 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from typing import Protocol
 
 from tokenizers.decoders import DecodeStream
 
 from firelane.text.tokens.token_table import TokenTable
 from firelane.text.tokens.tokenizer import Tokenizer
-
-
-class Detokenizer(Protocol):
-    def push(self, token: int) -> str:
-        """The text that `token` completes, often "" or more than the token's own."""
-        ...
-
-    def push_all(self, tokens: list[int]) -> str:
-        """The text of several tokens, as `push` gives it for each of them."""
-        ...
-
-    def flush(self) -> str:
-        """The text still held when the sequence ends; an unfinished character becomes U+FFFD."""
-        ...
 
 
 class TableDetokenizer:
@@ -42,6 +27,7 @@ class TableDetokenizer:
         self._pending = False
 
     def push(self, token: int) -> str:
+        """The text that `token` completes, often "" or more than the token's own."""
         if not self._pending:
             text = self._texts_of[token]
             if text is not None:
@@ -49,6 +35,7 @@ class TableDetokenizer:
         return self._push_bytes(self._bytes_of[token])
 
     def push_all(self, tokens: list[int]) -> str:
+        """The text of several tokens, as `push` gives it for each of them."""
         return self._push_bytes(b"".join([self._bytes_of[token] for token in tokens]))
 
     def _push_bytes(self, piece: bytes) -> str:
@@ -59,6 +46,7 @@ class TableDetokenizer:
         return text
 
     def flush(self) -> str:
+        """The text still held when the sequence ends; an unfinished character becomes U+FFFD."""
         self._pending = False
         return self._decoder.decode(b"", True) if self._decoder is not None else ""
 
@@ -83,6 +71,9 @@ class StreamDetokenizer:
 
     def flush(self) -> str:
         return ""
+
+
+Detokenizer = TableDetokenizer | StreamDetokenizer
 
 
 def make_detokenizer(

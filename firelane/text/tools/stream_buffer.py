@@ -89,7 +89,8 @@ class StreamBuffer:
 
 
 class OutputParser:
-    """A Splitter (deltas.py) around a parser. After the parser's end all text is content."""
+    """Splits one choice's text as it comes, by a parser; after its end all text is content. The pieces'
+    texts, put together, lose only the delimiters and white space beside them."""
 
     __slots__ = ("_buffer", "_parsing")
 
@@ -99,10 +100,12 @@ class OutputParser:
 
     @property
     def in_reasoning(self) -> bool:
+        """The text to come is reasoning."""
         return self._buffer.in_reasoning
 
     @property
     def done(self) -> bool:
+        """The text that may come is not wanted."""
         return self._buffer.done
 
     def push(self, text: str) -> list[Delta]:
@@ -110,6 +113,7 @@ class OutputParser:
         return self._run()
 
     def flush(self) -> list[Delta]:
+        """The text that was held, now that no more comes."""
         self._buffer.ended = True
         return self._run()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -20,6 +20,7 @@ from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkRecord, pl
 from firelane.weights.lossless.codec import encode_span
 from firelane.weights.lossless.control import VERSION, ControlBlock, Form
 from firelane.weights.lossless.file import CONTROL, FORMAT, STREAM_SUFFIX, stored_name
+from firelane.weights.lossless.output import OutputFile
 from firelane.weights.lossless.pipeline import ordered, spans
 from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
@@ -44,14 +45,6 @@ class Rule:
         return table.stored_bytes <= self.max_share * table.nbytes
 
 
-class FileSink(Protocol):
-    """The place that a packed file goes to: output.OutputFile, or nowhere."""
-
-    def put(self, position: int, buffers: list[Any]) -> None: ...
-
-    def finish(self, nbytes: int) -> None: ...
-
-
 class NullSink:
     """Files that nobody needs. `nbytes`: the sum of their sizes."""
 
@@ -63,6 +56,10 @@ class NullSink:
 
     def finish(self, nbytes: int) -> None:
         self.nbytes += nbytes
+
+
+FileSink = OutputFile | NullSink
+"""The place that a packed file goes to."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from firelane.errors import CacheError, FirelaneError
 from firelane.weights.checkpoints.checkpoint import Checkpoint
@@ -26,54 +25,30 @@ AFTER_WAKE_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class WeightCheck(Protocol):
-    """Whether weights that are served may go on being served. It is told of each step, beside which it takes
-    little."""
+class WeightCheck:
+    """Whether weights that are served may go on being served; nobody doubts these. It is told of each step,
+    beside which it takes little."""
 
     def step_begins(self) -> None:
         """Raises CacheError where it has failed."""
-        ...
-
-    def step_ends(self) -> None: ...
-
-    def wait(self) -> None:
-        """Until it has ended."""
-        ...
-
-    def standby(self) -> None:
-        """Let go of the weights' pages, and read none of them before `wake`."""
-        ...
-
-    def wake(self) -> None: ...
-
-    def close(self) -> None:
-        """End it, if it still runs; idempotent."""
-        ...
-
-
-class NoCheck:
-    """Weights that nobody doubts."""
-
-    def step_begins(self) -> None:
-        return
 
     def step_ends(self) -> None:
         return
 
     def wait(self) -> None:
-        return
+        """Until it has ended."""
 
     def standby(self) -> None:
-        return
+        """Let go of the weights' pages, and read none of them before `wake`."""
 
     def wake(self) -> None:
         return
 
     def close(self) -> None:
-        return
+        """End it, if it still runs; idempotent."""
 
 
-class BackgroundCheck:
+class BackgroundCheck(WeightCheck):
     """Compares weights with the digests that they were written with before the first step, as fast as it can
     while the engine goes on starting. What follows has a thread of the least priority, which keeps to a share
     of the time while steps run: it moves the weights to `pages` (steps are faster then), and, where its

@@ -9,7 +9,7 @@ import pytest
 
 from firelane.contract import HostPages
 from firelane.kv.incoming import STATES, WantedPage
-from firelane.kv.tiers import AdmitAll, CachedMemory, HostTier
+from firelane.kv.tiers import CachedMemory, HostTier, TierAdmission
 from firelane.kv.tiers.reader import TierReader
 from firelane.kv.tiers.writer import PagesToStore, TierWriter
 from tests.kv.shared_pages import CopiedPages, array_of
@@ -84,7 +84,7 @@ class Names:
 
 
 def stored_by(names, tier, source):
-    writer = TierWriter(tier, AdmitAll(), source, names)
+    writer = TierWriter(tier, TierAdmission(), source, names)
     writer.store(PagesToStore([(3, WantedPage(STATES, NAME, b"t" * 16))], is_reused=False))
     writer.call(lambda: None)
     writer.close()

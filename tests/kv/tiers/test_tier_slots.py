@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.kv.tiers.admission import AdmitAll, AdmitReused
+from firelane.kv.tiers.admission import AdmitReused, TierAdmission
 from firelane.kv.tiers.eviction import SegmentedLru
 from firelane.kv.tiers.slots import NO_SLOT, SlotIndex
 
@@ -119,8 +119,8 @@ def test_every_slot_is_in_one_place(num_slots, tenant_slots, made):
 
 
 def test_all_pages_are_admitted_when_they_are_computed():
-    assert AdmitAll().admits(key(1), is_reused=False)
-    assert not AdmitAll().admits(key(1), is_reused=True)
+    assert TierAdmission().admits(key(1), is_reused=False)
+    assert not TierAdmission().admits(key(1), is_reused=True)
 
 
 def test_reused_pages_are_admitted_at_their_second_use():
