@@ -14,8 +14,9 @@ from firelane.contract import Executor, StepInputs, StepLimits, StepOutputs
 from firelane.engine.apply import PlanApplier
 from firelane.engine.grammar.masks import GrammarMasks
 from firelane.engine.output import OutputProcessor
+from firelane.engine.pages.page_fetcher import PullCounters
 from firelane.engine.pages.page_waits import PageWaits
-from firelane.engine.pages.pulls import PagePulls, PullCounters
+from firelane.engine.pages.pulls import PagePulls
 from firelane.engine.pages.tier_reads import TierReads
 from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.policy import SchedulingPolicy

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from firelane.engine.pages import pulls
+from firelane.engine.pages import page_fetcher
 from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.kv.transfer import ExportedPool, PeerTransfer
 from firelane.wire.frames import NewRequest
@@ -132,5 +132,5 @@ def handed_over(prefill: Driver, decode: Driver, *, copies: bool = False) -> Ite
         connected(prefill, decode, copies=copies) as (source, _),
     ):
         for name in ("UNKNOWN_S", "LEAST_S", "MOST_S"):
-            patch.setattr(pulls, name, 120.0)
+            patch.setattr(page_fetcher, name, 120.0)
         yield HandedOver(prefill, decode, source.engine_id)

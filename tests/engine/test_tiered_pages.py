@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, Window
-from firelane.engine.pages import pulls, tier_reads
+from firelane.engine.pages import page_fetcher, tier_reads
 from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import AdmitReused, CachedMemory, HostTier, TierAdmission, TieredPages
@@ -23,7 +23,7 @@ def patience(monkeypatch):
     """Enough on however slow a machine."""
     monkeypatch.setattr(tier_reads, "UNKNOWN_S", 60.0)
     for name in ("LEAST_S", "MOST_S"):
-        monkeypatch.setattr(pulls, name, 60.0)
+        monkeypatch.setattr(page_fetcher, name, 60.0)
 
 
 def page_bytes_of(d):

@@ -5,47 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import Protocol
 
+from firelane.engine.pages.page_fetcher import PageFetcher
 from firelane.engine.sequences.prerequisites import Prerequisites, Waited
 from firelane.engine.sequences.sequence import Sequence
 from firelane.kv import WantedPage
 from firelane.wire.frames import NewRequest
 
 
-class PageFetcher(Protocol):
-    """A place below the KV cache that pages and snapshots are brought from: tiers, other engines. Owns the
-    incoming pages of what it brings, and what each sequence waits for. Called by the engine's loop alone."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Something is on its way, or expected."""
-        ...
-
-    def fetch(
-        self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
-    ) -> Set[WantedPage] | None:
-        """Begin to bring what the prompt could begin with and is neither here nor, for this sequence, on its
-        way from a nearer source. Returns what is on its way from here; the sequence is to wait until
-        `is_over`, or is given up. None where nothing is."""
-        ...
-
-    def poll(self) -> None:
-        """Take what has come."""
-        ...
-
-    def is_over(self, sequence: Sequence) -> bool:
-        """The sequence need not wait any longer, and is forgotten: all has come, or it is too late."""
-        ...
-
-    def give_up(self, sequence: Sequence) -> None:
-        """Forget a sequence that will never begin, or that is not known. Its pages come all the same:
-        somebody else may ask for them."""
-        ...
-
-
 @dataclass(eq=False)
-class _Wait:
+class _SequenceWait:
     """The wait of one sequence for these sources, until it is ready for anything else."""
 
     sequence: Sequence
@@ -59,7 +28,7 @@ class PageWaits(Prerequisites):
     def __init__(self, inner: Prerequisites) -> None:
         self._inner = inner
         self.sources: tuple[PageFetcher, ...] = ()
-        self._waits: dict[int, _Wait] = {}
+        self._waits: dict[int, _SequenceWait] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -75,7 +44,7 @@ class PageWaits(Prerequisites):
                 coming |= fetched
                 sources.append(source)
         if sources:
-            self._waits[sequence.id] = _Wait(sequence, sources, is_ready)
+            self._waits[sequence.id] = _SequenceWait(sequence, sources, is_ready)
         return is_ready and not sources
 
     def take(self) -> list[Waited]:

@@ -3,87 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.engine.pages.page_fetcher import PageFetcher, PageWait, PullCounters
 from firelane.engine.sequences.sequence import PEER, Sequence
 from firelane.kv import KvCache, PrefixChain, WantedPage, WantedState
 from firelane.kv.incoming import STATES
-from firelane.kv.transfer import KVTransfer, Outcome, Settled
-from firelane.wire.frames import EngineStats, NewRequest
+from firelane.kv.transfer import KVTransfer, Settled
+from firelane.wire.frames import NewRequest
 
-SHARE = 0.5
-"""The share of the time that computing takes, for pages to come in."""
-LEAST_S, MOST_S, UNKNOWN_S = 0.05, 5.0, 1.0
-"""UNKNOWN_S: in place of that share while no prompt has been computed here."""
-PROMPT_TOKENS = 64
-"""Prompt tokens of a step that says how long prompts take; smaller ones are mostly decodes."""
 AHEAD_PAGES = 64
 """Pages that one pull takes of a prompt that is being computed elsewhere, at most."""
 AHEAD_POLL_S = 0.01
 QUIET_S = 30.0
 """Without a new page of it, after which nobody waits for more."""
-AVERAGED = 0.2
-"""Weight of the newest step."""
-
-
-class PullCounters:
-    """Pulls by outcome, which only grow, and how long a prompt's tokens take here."""
-
-    def __init__(self) -> None:
-        self._outcomes: Counter[Outcome] = Counter()
-        self._bytes, self._seconds = 0, 0.0
-        self._token_s: float | None = None
-
-    def note(self, settled: Settled) -> None:
-        self._outcomes[settled.outcome] += 1
-        self._bytes += settled.nbytes
-        self._seconds += settled.seconds
-
-    def note_step(self, tokens: int, seconds: float) -> None:
-        if tokens >= PROMPT_TOKENS:
-            newest = seconds / tokens
-            before = newest if self._token_s is None else self._token_s
-            self._token_s = before + AVERAGED * (newest - before)
-
-    def patience_s(self, tokens: int, unknown_s: float | None = None) -> float:
-        """For a pull of pages of so many tokens. unknown_s: in place of UNKNOWN_S."""
-        if self._token_s is None:
-            return UNKNOWN_S if unknown_s is None else unknown_s
-        return min(MOST_S, max(LEAST_S, SHARE * tokens * self._token_s))
-
-    def in_stats(self, stats: EngineStats) -> EngineStats:
-        """The same with these."""
-        outcomes = self._outcomes
-        if not outcomes:
-            return stats
-        return msgspec.structs.replace(
-            stats,
-            pulls_ok=outcomes["ok"],
-            pulls_stale=outcomes["stale"],
-            pulls_lost=outcomes["lost"],
-            pulls_late=outcomes["late"],
-            pulled_bytes=self._bytes,
-            pull_seconds=self._seconds,
-        )
-
-
-@dataclass(eq=False)
-class _Wait:
-    """The wait of one sequence. nearer: pages that others bring. tickets: pulls that it waits for. joins:
-    some of these are older than it, and may not find what its peer has by now."""
-
-    sequence: Sequence
-    nearer: Set[WantedPage]
-    tickets: set[int]
-    deadline_s: float
-    peer: str
-    joins: bool
 
 
 @dataclass(eq=False)
@@ -99,8 +36,8 @@ class _Expected:
     next_s: float = 0.0
 
 
-class PagePulls:
-    """A PageFetcher from the engine that a request names. A page that is on its way is not pulled twice."""
+class PagePulls(PageFetcher):
+    """Pages from the engine that a request names."""
 
     def __init__(
         self,
@@ -111,19 +48,21 @@ class PagePulls:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """clock: that of the transfer's deadlines."""
-        self._kv, self._transfer = kv, transfer
-        self._counters, self._spare_pages, self._clock = counters, spare_pages, clock
-        self._waits: dict[int, _Wait] = {}
+        super().__init__(kv, counters, spare_pages, clock=clock)
+        self._transfer = transfer
         self._mine: dict[int, tuple[list[int], WantedState | None]] = {}
         """Pages of ours, and the state that comes with them, by the ticket of their pull."""
         self._coming_states: dict[bytes, int] = {}
         """By the first of its names."""
-        self._coming: dict[WantedPage, int] = {}
         self._expected: dict[tuple[bytes, bytes], _Expected] = {}
 
     @property
     def is_busy(self) -> bool:
         return bool(self._mine or self._expected)
+
+    @property
+    def _under_way(self) -> Set[int]:
+        return self._mine.keys()
 
     def expect(self, request: NewRequest) -> None:
         """From now on have pages of its prompt as they are computed at its `pages_at`."""
@@ -145,13 +84,7 @@ class PagePulls:
         if not request.pages_at:
             return None
         self._seek(request)
-        deadline_s = self._clock() + self._counters.patience_s(len(sequence.tokens))
-        wait = _Wait(sequence, nearer, set(), deadline_s, request.pages_at, joins=True)
-        self._ask(wait)
-        if not wait.tickets:
-            return None
-        self._waits[sequence.id] = wait
-        return {page for page, ticket in self._coming.items() if ticket in wait.tickets}
+        return super().fetch(sequence, request, nearer)
 
     def poll(self) -> None:
         for settled in self._transfer.poll():
@@ -159,25 +92,11 @@ class PagePulls:
         if self._expected:
             self._look_ahead()
 
-    def is_over(self, sequence: Sequence) -> bool:
-        """A pull that is late keeps its pages, and nobody waiting."""
-        wait, now_s = self._waits[sequence.id], self._clock()
-        wait.tickets &= self._mine.keys()
-        if wait.joins and not wait.tickets and now_s < wait.deadline_s:
-            self._ask(wait)
-        if wait.tickets and now_s < wait.deadline_s:
-            return False
-        del self._waits[sequence.id]
-        return True
-
-    def give_up(self, sequence: Sequence) -> None:
-        self._waits.pop(sequence.id, None)
-
     def _seek(self, request: NewRequest) -> None:
         if request.pages_address:
             self._transfer.seek(request.pages_at, request.pages_address)
 
-    def _ask(self, wait: _Wait) -> None:
+    def _ask(self, wait: PageWait) -> None:
         """Pull what is missing and not on its way."""
         sequence = wait.sequence
         asked = sequence.chain, sequence.tokens, sequence.reusable_tokens
@@ -258,7 +177,7 @@ class PagePulls:
             came = state.names[settled.state] if settled.state >= 0 else b""
             self._kv.states.incoming.settle_as(state.place, came)
             del self._coming_states[state.names[0]]
-        self._coming = {page: t for page, t in self._coming.items() if t != settled.ticket}
+        self._forget(settled.ticket)
 
     def _note_restored(self, settled: Settled) -> None:
         pages = [page for page, ticket in self._coming.items() if ticket == settled.ticket]

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 import msgspec
 
-from firelane.engine.pages.pulls import PullCounters
+from firelane.engine.pages.page_fetcher import PageFetcher, PageWait, PullCounters
 from firelane.engine.sequences.sequence import Sequence, Status
 from firelane.kv import KvCache, WantedPage
 from firelane.kv.incoming import STATES
 from firelane.kv.tiers import PageRead, TieredPages, TierName, TierStats
-from firelane.wire.frames import EngineStats, NewRequest
+from firelane.wire.frames import EngineStats
 
 UNKNOWN_S = 5.0
 """For a read while no prompt has been computed here: who has just started reads most."""
 BATCH = 8
 """Pages of one read: threads share a prompt's pages, and what has come by the deadline counts."""
-
-
-@dataclass(eq=False)
-class _Wait:
-    """The wait of one sequence. tickets: reads that it waits for."""
-
-    tickets: set[int]
-    deadline_s: float
 
 
 @dataclass(eq=False)
@@ -42,9 +33,8 @@ class _Read:
     waiting: list[Sequence] = field(default_factory=list[Sequence])
 
 
-class TierReads:
-    """A PageFetcher from tiers. What is being read is not read twice; while one takes longer than its
-    deadline, no other read begins."""
+class TierReads(PageFetcher):
+    """Pages from tiers. While one read takes longer than its deadline, no other begins."""
 
     def __init__(
         self,
@@ -53,11 +43,9 @@ class TierReads:
         counters: PullCounters,
         spare_pages: Callable[[], int],
     ) -> None:
-        self._kv, self._tiers = kv, tiers
-        self._counters, self._spare_pages = counters, spare_pages
-        self._waits: dict[int, _Wait] = {}
+        super().__init__(kv, counters, spare_pages)
+        self._tiers = tiers
         self._reads: dict[int, _Read] = {}
-        self._coming: dict[WantedPage, int] = {}
         self._unused: list[tuple[Sequence, int]] = []
         """Pages read for sequences that have not begun, as far as it is known."""
         self._hits: Counter[TierName] = Counter()
@@ -66,6 +54,10 @@ class TierReads:
     @property
     def is_busy(self) -> bool:
         return bool(self._reads)
+
+    @property
+    def _under_way(self) -> Set[int]:
+        return self._reads.keys()
 
     @property
     def is_behind(self) -> bool:
@@ -77,32 +69,12 @@ class TierReads:
         """The tiers' figures have changed since they were told."""
         return self._tiers.stats() != self._told
 
-    def fetch(
-        self, sequence: Sequence, request: NewRequest, nearer: Set[WantedPage]
-    ) -> Set[WantedPage] | None:
-        del request, nearer  # no source is nearer
-        tokens = len(sequence.tokens)
-        deadline_s = time.monotonic() + self._counters.patience_s(tokens, UNKNOWN_S)
-        tickets = self._begin(sequence, deadline_s)
-        if not tickets:
-            return None
-        self._waits[sequence.id] = _Wait(tickets, deadline_s)
-        return {page for page, ticket in self._coming.items() if ticket in tickets}
-
     def poll(self) -> None:
         for read in self._tiers.poll():
             self._settle(read)
 
-    def is_over(self, sequence: Sequence) -> bool:
-        wait = self._waits[sequence.id]
-        wait.tickets &= self._reads.keys()
-        if wait.tickets and time.monotonic() < wait.deadline_s:
-            return False
-        del self._waits[sequence.id]
-        return True
-
     def give_up(self, sequence: Sequence) -> None:
-        self._waits.pop(sequence.id, None)
+        super().give_up(sequence)
         self._unused = [(other, pages) for other, pages in self._unused if other is not sequence]
 
     def in_stats(self, stats: EngineStats) -> EngineStats:
@@ -117,24 +89,26 @@ class TierReads:
             fields |= {f"{name}_{what}": count for what, count in counts.items()}
         return msgspec.structs.replace(stats, **fields)
 
-    def _begin(self, sequence: Sequence, deadline_s: float) -> set[int]:
-        """Read what is missing and not being read. Returns the tickets to wait for."""
-        wanted = self._wanted(sequence)
+    def _patience_s(self, tokens: int) -> float:
+        return self._counters.patience_s(tokens, UNKNOWN_S)
+
+    def _ask(self, wait: PageWait) -> None:
+        sequence, wanted = wait.sequence, self._wanted(wait.sequence)
         if not wanted or self._is_late():
-            return set()
+            return
         tickets = {self._coming[page] for page in wanted if page in self._coming}
         missing = [page for page in wanted if page not in self._coming]
         state = missing.pop(0) if missing and missing[0].group == STATES else None
-        if state is not None and not self._read_state(state, deadline_s, tickets):
-            return set()  # its pages alone are of no use
+        if state is not None and not self._read_state(state, wait.deadline_s, tickets):
+            return  # its pages alone are of no use
         mine = self._kv.incoming.begin(missing, self._room())
         self._unused.append((sequence, len(mine)))
         for first in range(0, len(mine), BATCH):
             into = mine[first : first + BATCH]
-            tickets.add(self._read(_Read(missing[first : first + len(into)], into, deadline_s)))
+            tickets.add(self._read(_Read(missing[first : first + len(into)], into, wait.deadline_s)))
         for ticket in tickets:
             self._reads[ticket].waiting.append(sequence)
-        return tickets
+        wait.tickets = tickets
 
     def _read_state(self, state: WantedPage, deadline_s: float, tickets: set[int]) -> bool:
         """Its ticket is added; False where there is no room for it."""
@@ -169,7 +143,7 @@ class TierReads:
         return max(0, self._spare_pages() - sum(pages for _, pages in self._unused))
 
     def _is_late(self) -> bool:
-        now_s = time.monotonic()
+        now_s = self._clock()
         return any(now_s > read.deadline_s for read in self._reads.values())
 
     def _settle(self, ended: PageRead) -> None:
@@ -179,7 +153,7 @@ class TierReads:
             self._kv.states.incoming.settle(read.mine[:1], [all(came)])
         else:
             self._kv.incoming.settle(read.mine, came)
-        self._coming = {page: ticket for page, ticket in self._coming.items() if ticket != ended.ticket}
+        self._forget(ended.ticket)
         for wanted, source in zip(read.wanted, ended.sources, strict=True):
             if source is None:
                 continue
