@@ -24,7 +24,7 @@ from firelane.weights.gguf.index import File, Tensor
 from firelane.weights.gguf.types import TYPES
 from firelane.weights.storage.fingerprint import FileStamp, sampled_ranges
 from firelane.weights.storage.reader import DriveReader, ReadBuffer, read_ranges
-from firelane.weights.storage.safetensors import TensorInfo
+from firelane.weights.storage.tensors import RowDecoder, TensorInfo
 
 NUMBERS: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -33,9 +33,8 @@ NUMBERS: dict[str, np.dtype[Any]] = {
 }
 
 
-class GgufFile:
-    """Reads are safe from many threads. tensors: as the model has them; begin and end are places in the
-    file."""
+class GgufFile(RowDecoder):
+    """tensors: as the model has them; begin and end are places in the file."""
 
     __slots__ = ("_places", "_reader", "header", "path", "stamp", "tensors")
 
@@ -71,38 +70,6 @@ class GgufFile:
             raise self._unreadable(error) from error
         return digest.digest()
 
-    def tensor(self, name: str) -> NDArray[Any]:
-        """float32, float16, or uint16 holding the bits of bf16. The name has to be in `tensors`."""
-        shape = self.tensors[name].shape
-        return self.elements(name, 0, prod(shape)).reshape(shape)
-
-    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name), along its first axis."""
-        shape = self.tensors[name].shape
-        row = prod(shape[1:])
-        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
-
-    def elements(
-        self,
-        name: str,
-        first: int,
-        last: int,
-        buffer: ReadBuffer | None = None,
-        *,
-        sparse: bool = False,  # noqa: ARG002 - whole rows are decoded all the same
-    ) -> NDArray[Any]:
-        """Elements first .. last - 1 of the flat tensor, in `buffer` if there is one. Raises
-        CheckpointError."""
-        tensor = self._places[name]
-        width = tensor.shape[-1] if len(tensor.shape) > 1 else 1
-        low, high = first // width, -(-last // width)
-        values = self._rows(tensor, low, high, width).reshape(-1)[first - low * width : last - low * width]
-        if buffer is None:
-            return values
-        out = buffer.pages[: values.nbytes].view(values.dtype)
-        out[:] = values
-        return out
-
     def format(self, name: str) -> Format | None:
         """The packed format that keeps the codes of a quantised matrix; None of others."""
         tensor = self._places[name]
@@ -123,9 +90,9 @@ class GgufFile:
         minima = None if found.minima is None else _in_order(found.minima, tensor.inputs)
         return Codes(_in_order(found.codes, tensor.inputs), _in_order(found.scales, tensor.inputs), minima)
 
-    def _rows(self, tensor: Tensor, low: int, high: int, width: int) -> NDArray[Any]:
-        """Rows low .. high - 1 of all rows of the model's tensor: [rows, width]."""
-        kind = TYPES[tensor.type]
+    def decoded(self, name: str, low: int, high: int) -> NDArray[Any]:
+        tensor = self._places[name]
+        kind, width = TYPES[tensor.type], tensor.shape[-1] if len(tensor.shape) > 1 else 1
         numbers = _numbers(kind.name, self._taken(tensor, low, high, width), kind.nbytes)
         return self._converted(_in_order(numbers, tensor.inputs), tensor)
 

@@ -24,7 +24,8 @@ import xxhash
 from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY
 from firelane.weights.lossless.table import ChunkTable, chunk_count
-from firelane.weights.storage.safetensors import MAX_HEADER_BYTES, TensorInfo, parse_header
+from firelane.weights.storage.safetensors import MAX_HEADER_BYTES, parse_header
+from firelane.weights.storage.tensors import TensorInfo
 
 VERSION = 1
 MAGIC = b"firelane"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
 from firelane.weights.storage.file_bytes import FileBytes
 from firelane.weights.storage.reader import ReadBuffer
-from firelane.weights.storage.safetensors import ITEM_BYTES, NUMPY_DTYPES, SafetensorsFile, TensorInfo
+from firelane.weights.storage.safetensors import ITEM_BYTES, NUMPY_DTYPES, SafetensorsFile
+from firelane.weights.storage.tensors import TensorInfo, TensorReader
 
 FORMAT = "firelane-lossless"
 CONTROL = "firelane_lossless.control"
@@ -41,9 +41,9 @@ def is_packed(file: SafetensorsFile) -> bool:
     )
 
 
-class LosslessFile:
-    """Reads are safe from many threads; every chunk is checked when it is read. Where the file comes from a
-    drive, more threads than cores are of use: some wait for it while others decode.
+class LosslessFile(TensorReader):
+    """Every chunk is checked when it is read. Where the file comes from a drive, more threads than cores are
+    of use: some wait for it while others decode.
 
     tensors: names, dtypes and shapes as in the original file; begin and end are places in that file.
     header: what the fingerprint of a checkpoint is made from.
@@ -84,17 +84,6 @@ class LosslessFile:
 
     def table(self, name: str) -> ChunkTable:
         return self.control.tables[name]
-
-    def tensor(self, name: str) -> NDArray[Any]:
-        """Decoded: float32, float16, or uint16 holding the bits of bf16. The name has to be in `tensors`."""
-        info = self.tensors[name]
-        return self._array(name, 0, info.end - info.begin).reshape(info.shape)
-
-    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name), as elements() reads them."""
-        shape = self.tensors[name].shape
-        row = prod(shape[1:])
-        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
 
     def elements(
         self,

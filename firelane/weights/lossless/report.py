@@ -16,7 +16,8 @@ from firelane.weights.lossless.pipeline import SPAN_BYTES, ordered
 from firelane.weights.lossless.planes import count_exponents
 from firelane.weights.progress import Progress, silent
 from firelane.weights.storage.files import weight_files
-from firelane.weights.storage.safetensors import ITEM_BYTES, SafetensorsFile, TensorInfo
+from firelane.weights.storage.safetensors import ITEM_BYTES, SafetensorsFile
+from firelane.weights.storage.tensors import TensorInfo
 
 BLOCK_ROWS = 32  # an exponent range is chosen for each block of so many output rows
 CODES = 7  # values in a range

@@ -25,7 +25,8 @@ from firelane.weights.lossless.pipeline import ordered, spans
 from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
 from firelane.weights.storage.reader import pread
-from firelane.weights.storage.safetensors import SafetensorsFile, TensorInfo
+from firelane.weights.storage.safetensors import SafetensorsFile
+from firelane.weights.storage.tensors import TensorInfo
 
 FARTHEST = 10**15  # no offset in a header has more digits
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,8 @@ from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.coded import Coded, Packed, Scaled, awq, gptq, read_order
 from firelane.weights.quantized.float4 import Blocks, Float4
 from firelane.weights.quantized.settings import Settings
-from firelane.weights.quantized.stored import CodedPart, TensorFile
-from firelane.weights.storage.reader import ReadBuffer
-from firelane.weights.storage.safetensors import TensorInfo
+from firelane.weights.quantized.stored import CodedPart
+from firelane.weights.storage.tensors import RowDecoder, TensorInfo, TensorReader
 
 Parts = Mapping[str, CodedPart]
 SUFFIX = re.compile(
@@ -45,10 +43,10 @@ OF_ACTIVATIONS = (
 KEPT_MATRICES = 8
 
 
-class QuantizedTensors:
-    """Reads are safe from many threads. names: of all tensors of the files that it stands in for."""
+class QuantizedTensors(RowDecoder):
+    """names: of all tensors of the files that it stands in for."""
 
-    def __init__(self, directory: Path, files: Iterable[TensorFile], settings: Settings):
+    def __init__(self, directory: Path, files: Iterable[TensorReader], settings: Settings):
         """Raises CheckpointError where parts are missing or do not fit."""
         self.path = directory
         self.names: set[str] = set()
@@ -99,39 +97,7 @@ class QuantizedTensors:
                     self._kept_codes.popitem(last=False)
             return self._kept_codes[name].taken(np.arange(first, last))
 
-    def tensor(self, name: str) -> NDArray[Any]:
-        """uint16 holding the bits of bf16. The name has to be in `tensors`."""
-        shape = self.tensors[name].shape
-        return self.elements(name, 0, prod(shape)).reshape(shape)
-
-    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name), along its first axis."""
-        shape = self.tensors[name].shape
-        row = prod(shape[1:])
-        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
-
-    def elements(
-        self,
-        name: str,
-        first: int,
-        last: int,
-        buffer: ReadBuffer | None = None,
-        *,
-        sparse: bool = False,  # noqa: ARG002 - whole rows are decoded all the same
-    ) -> NDArray[Any]:
-        """Elements first .. last - 1 of the flat tensor, in `buffer` if there is one. Raises
-        CheckpointError."""
-        width = self.tensors[name].shape[-1]
-        low, high = first // width, -(-last // width)
-        values = self._rows(name, low, high).reshape(-1)[first - low * width : last - low * width]
-        if buffer is None:
-            return values
-        out = buffer.pages[: values.nbytes].view(values.dtype)
-        out[:] = values
-        return out
-
-    def _rows(self, name: str, low: int, high: int) -> NDArray[np.uint16]:
-        """Rows of all matrices of a tensor, one below the other."""
+    def decoded(self, name: str, low: int, high: int) -> NDArray[np.uint16]:
         coded = self._coded[name]
         height = coded.shape[-2]
         found: list[NDArray[np.uint16]] = [np.empty((0, coded.shape[-1]), np.uint16)]
@@ -159,7 +125,7 @@ class QuantizedTensors:
             return self._kept[name, matrix]
 
 
-def _grouped(files: Iterable[TensorFile]) -> dict[str, dict[str, CodedPart]]:
+def _grouped(files: Iterable[TensorReader]) -> dict[str, dict[str, CodedPart]]:
     """Parts by the name that they have in common; a weight alone is no group."""
     groups: dict[str, dict[str, CodedPart]] = {}
     for file in files:

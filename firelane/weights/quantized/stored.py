@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
-from firelane.weights.storage.safetensors import TensorInfo
-
-
-class TensorFile(Protocol):
-    """A file of tensors, as their maker wrote it or packed."""
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]: ...
-
-    def elements(self, name: str, first: int, last: int) -> NDArray[Any]:
-        """Elements first .. last - 1 of a tensor, as SafetensorsFile.elements() gives them."""
-        ...
+from firelane.weights.storage.tensors import TensorReader
 
 
 @dataclass(frozen=True)
 class CodedPart:
     """A part of a coded matrix."""
 
-    file: TensorFile
+    file: TensorReader
     name: str
 
     @property

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +13,20 @@ from firelane.program.recipes import widened
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format
-from firelane.weights.quantized.stored import TensorFile
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.native import quantize_library
 from firelane.weights.quantizing.schemes import Scheme
-from firelane.weights.storage.reader import ReadBuffer
-from firelane.weights.storage.safetensors import TensorInfo
+from firelane.weights.storage.tensors import RowDecoder, TensorInfo, TensorReader
 
 KEPT_GROUP = 32
 """The number that divides the number of inputs, so that codes are kept in memory."""
 
 
-class WeightFile(TensorFile, Protocol):
-    @property
-    def path(self) -> Path: ...
+class QuantizedOnRead(RowDecoder):
+    """Presents those of `names` as the bf16 tensors that their codes stand for. The scheme is one of
+    integers, which fits all of them."""
 
-
-class QuantizedOnRead:
-    """Presents those of `names` as the bf16 tensors that their codes stand for. Reads are safe from many
-    threads. The scheme is one of integers, which fits all of them."""
-
-    def __init__(self, file: WeightFile, names: set[str], scheme: Scheme) -> None:
+    def __init__(self, file: TensorReader, names: set[str], scheme: Scheme) -> None:
         self.path = file.path
         self._file, self._scheme = file, scheme
         self.tensors: Mapping[str, TensorInfo] = {
@@ -61,32 +52,5 @@ class QuantizedOnRead:
                 f"{self.path}: tensor {name} holds NaN or infinite weights; download the model again"
             ) from None
 
-    def tensor(self, name: str) -> NDArray[Any]:
-        """uint16 holding the bits of bf16. The name has to be in `tensors`."""
-        shape = self.tensors[name].shape
-        return self.elements(name, 0, prod(shape)).reshape(shape)
-
-    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name), along its first axis."""
-        shape = self.tensors[name].shape
-        row = prod(shape[1:])
-        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
-
-    def elements(
-        self,
-        name: str,
-        first: int,
-        last: int,
-        buffer: ReadBuffer | None = None,
-        *,
-        sparse: bool = False,  # noqa: ARG002 - whole rows are quantised all the same
-    ) -> NDArray[np.uint16]:
-        """Elements first .. last - 1 of the flat tensor, in `buffer` if there is one."""
-        k = self.tensors[name].shape[-1]
-        low, high = first // k, -(-last // k)
-        values = bf16_bits(self.codes(name, low, high).values()).reshape(-1)[first - low * k : last - low * k]
-        if buffer is None:
-            return values
-        out = buffer.pages[: values.nbytes].view(np.uint16)
-        out[:] = values
-        return out
+    def decoded(self, name: str, low: int, high: int) -> NDArray[np.uint16]:
+        return bf16_bits(self.codes(name, low, high).values())

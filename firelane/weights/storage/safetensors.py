@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -24,6 +23,7 @@ from firelane.errors import CheckpointError
 from firelane.weights.storage.file_bytes import LEAST_BYTES, FileBytes, LocalBytes
 from firelane.weights.storage.fingerprint import FileStamp, sampled_ranges
 from firelane.weights.storage.reader import ReadBuffer
+from firelane.weights.storage.tensors import TensorInfo, TensorReader
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSIONS = 8
@@ -39,17 +39,7 @@ NUMPY_DTYPES: dict[str, type[np.generic]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorInfo:
-    """The place of a tensor in its file: bytes begin .. end - 1, counted from the start of the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-class SafetensorsFile:
+class SafetensorsFile(TensorReader):
     """One file. Tensors handed out are read-only, views of a mapping where it lies on a drive. `reader` reads
     any of its bytes.
     """
@@ -74,25 +64,9 @@ class SafetensorsFile:
     def stamp(self) -> FileStamp:
         return self.reader.stamp
 
-    def tensor(self, name: str) -> NDArray[Any]:
-        """float32, float16, integers, or uint16 and uint8 holding the bits of bf16 and fp8. The name has to
-        be in `tensors`.
-        """
-        shape = self.tensors[name].shape
-        return self.elements(name, 0, prod(shape), sparse=True).reshape(shape)
-
-    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name), as elements() reads them."""
-        shape = self.tensors[name].shape
-        row = prod(shape[1:])
-        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
-
     def elements(
         self, name: str, first: int, last: int, buffer: ReadBuffer | None = None, *, sparse: bool = False
     ) -> NDArray[Any]:
-        """Elements first .. last - 1 of the flat tensor, read-only, in `buffer` if there is one. `sparse`:
-        only a few of them will be looked at. Raises CheckpointError, StoreError.
-        """
         dtype = self._dtype(name)
         begin, nbytes = self.tensors[name].begin + first * dtype.itemsize, (last - first) * dtype.itemsize
         if buffer is None or sparse:
