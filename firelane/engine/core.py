@@ -94,8 +94,6 @@ class EngineCore:
         self._prerequisites, self._pulls = PageWaits(prerequisites), PullCounters()
         self._masks = GrammarMasks(self.table, self._writer)
         self._inputs = InputWriter(limits, executor.max_in_flight)
-        self._page_pulls: PagePulls | None = None
-        self._tier_reads: TierReads | None = None
         self._tell: Callable[[CacheEvents], None] = lambda _: None
         self._is_stuck = False  # for want of pages that are on their way
         self._outputs = OutputProcessor(
@@ -111,19 +109,18 @@ class EngineCore:
         if address:
             self._outputs.tell_pages(transfer.engine_id, address)
         spare_pages = self.table.num_spare_pages
-        self._page_pulls = PagePulls(self.kv, transfer, self._pulls, spare_pages, self._clock)
-        self._prerequisites.sources += (self._page_pulls,)
+        pulls = PagePulls(self.kv, transfer, self._pulls, spare_pages, self._clock)
+        self._prerequisites.sources += (pulls,)
 
     def expect_nothing(self) -> None:
         """Requests that were announced do not come."""
-        if self._page_pulls is not None:
-            self._page_pulls.expect_nothing()
+        self._prerequisites.expect_nothing()
 
     def have_tiers(self, tiers: TieredPages) -> None:
         """From now on requests wait for pages that `tiers` have, and do not have those from other engines.
         Before the first step; the caller keeps `tiers`."""
-        self._tier_reads = TierReads(self.kv, tiers, self._pulls, self.table.num_spare_pages)
-        self._prerequisites.sources = (self._tier_reads, *self._prerequisites.sources)
+        reads = TierReads(self.kv, tiers, self._pulls, self.table.num_spare_pages)
+        self._prerequisites.sources = (reads, *self._prerequisites.sources)
 
     def tell_cache(self, tell: Callable[[CacheEvents], None]) -> None:
         """From now on somebody hears of changes of the prefix cache, once a step. Before the first one."""
@@ -146,7 +143,7 @@ class EngineCore:
         one runs."""
         self._tell_cache()
         wait_s = self._idle_wait_s() if self._rests else PREREQUISITE_POLL_S if self._is_stuck else 0.0
-        if self._rests and self._tier_reads is not None and self._tier_reads.has_news:
+        if self._rests and self._prerequisites.has_news:
             self._channel.send(self._outputs.report())
         self._receive(wait_s)
         if self._in_flight and self._speculates:
@@ -174,8 +171,7 @@ class EngineCore:
     def submit(self, request: NewRequest) -> None:
         """Queue a request, or send its Rejected frame."""
         if request.prefetch:
-            if self._page_pulls is not None:
-                self._page_pulls.expect(request)
+            self._prerequisites.expect(request)
             return
         try:
             if self._get(request.id) is not None:
@@ -214,7 +210,7 @@ class EngineCore:
         self.table.check_idle()
         if self._prerequisites.is_waiting:
             return PREREQUISITE_POLL_S
-        return TIERS_POLL_S if self._tier_reads is not None and self._tier_reads.is_behind else None
+        return TIERS_POLL_S if self._prerequisites.is_behind else None
 
     def _receive(self, wait_s: float | None) -> None:
         reserved = self.kv.num_incoming
@@ -234,8 +230,7 @@ class EngineCore:
         self.table.changes += self.kv.num_incoming - reserved
 
     def _in_stats(self, stats: EngineStats) -> EngineStats:
-        stats = self._pulls.in_stats(stats)
-        return stats if self._tier_reads is None else self._tier_reads.in_stats(stats)
+        return self._prerequisites.in_stats(self._pulls.in_stats(stats))
 
     def _tell_cache(self) -> None:
         """Changes of the prefix cache, behind the tokens of the step that changed it."""

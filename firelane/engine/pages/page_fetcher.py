@@ -103,6 +103,28 @@ class PageFetcher(ABC):
     def is_busy(self) -> bool:
         """Something is on its way, or expected."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Its figures are about to change."""
+        return False
+
+    @property
+    def has_news(self) -> bool:
+        """Its figures have changed since they were told."""
+        return False
+
+    def in_stats(self, stats: EngineStats) -> EngineStats:
+        """The same with its own."""
+        return stats
+
+    def expect(self, request: NewRequest) -> None:
+        """From now on bring what the prompt could begin with, before the request comes."""
+        del request
+
+    def expect_nothing(self) -> None:
+        """Prompts that were expected do not come. What is under way comes all the same."""
+        return
+
     @abstractmethod
     def poll(self) -> None:
         """Take what has come."""

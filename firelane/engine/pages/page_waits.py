@@ -10,7 +10,7 @@ from firelane.engine.pages.page_fetcher import PageFetcher
 from firelane.engine.sequences.prerequisites import Prerequisites, Waited
 from firelane.engine.sequences.sequence import Sequence
 from firelane.kv import WantedPage
-from firelane.wire.frames import NewRequest
+from firelane.wire.frames import EngineStats, NewRequest
 
 
 @dataclass(eq=False)
@@ -33,6 +33,32 @@ class PageWaits(Prerequisites):
     @property
     def is_waiting(self) -> bool:
         return self._inner.is_waiting or bool(self._waits) or any(one.is_busy for one in self.sources)
+
+    @property
+    def is_behind(self) -> bool:
+        """The figures of a source are about to change."""
+        return any(source.is_behind for source in self.sources)
+
+    @property
+    def has_news(self) -> bool:
+        """The figures of a source have changed since they were told."""
+        return any(source.has_news for source in self.sources)
+
+    def in_stats(self, stats: EngineStats) -> EngineStats:
+        """The same with those of the sources."""
+        for source in self.sources:
+            stats = source.in_stats(stats)
+        return stats
+
+    def expect(self, request: NewRequest) -> None:
+        """Have its pages before it comes, from a source that can tell where they are."""
+        for source in self.sources:
+            source.expect(request)
+
+    def expect_nothing(self) -> None:
+        """Requests that were announced do not come."""
+        for source in self.sources:
+            source.expect_nothing()
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
         is_ready = self._inner.add(sequence, request)

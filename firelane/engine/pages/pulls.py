@@ -75,7 +75,6 @@ class PagePulls(PageFetcher):
             self._expected[request.salt, request.prompt] = expected
 
     def expect_nothing(self) -> None:
-        """Prompts that were expected do not come. Pulls that are under way settle."""
         self._expected.clear()
 
     def fetch(

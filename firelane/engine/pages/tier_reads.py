@@ -61,12 +61,10 @@ class TierReads(PageFetcher):
 
     @property
     def is_behind(self) -> bool:
-        """The tiers' figures are about to change."""
         return self._tiers.is_behind
 
     @property
     def has_news(self) -> bool:
-        """The tiers' figures have changed since they were told."""
         return self._tiers.stats() != self._told
 
     def poll(self) -> None:
@@ -78,7 +76,6 @@ class TierReads(PageFetcher):
         self._unused = [(other, pages) for other, pages in self._unused if other is not sequence]
 
     def in_stats(self, stats: EngineStats) -> EngineStats:
-        """The same with those of the tiers."""
         fields: dict[str, int] = {}
         self._told = self._tiers.stats()
         for name, tier in self._told.items():
