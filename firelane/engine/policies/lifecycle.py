@@ -8,7 +8,7 @@ from typing import Protocol
 from firelane.engine.sequences.sequence import Sequence
 
 
-class Waiting(Protocol):
+class WaitingQueue(Protocol):
     """The waiting queue."""
 
     def __len__(self) -> int: ...
@@ -30,7 +30,7 @@ class SequenceLifecycle(Protocol):
     """Told of each change in the life of a sequence; everything else only reads."""
 
     @property
-    def waiting(self) -> Waiting: ...
+    def waiting(self) -> WaitingQueue: ...
 
     def added(self, sequence: Sequence) -> None: ...
 

@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,7 @@ from numpy.typing import NDArray
 from firelane import env
 from firelane.errors import CacheError, CompilerError, PeerLostError
 from firelane.kv.transfer.page_copy import Numbers, PageCopier, Sums
-from firelane.native import machine, toolchain
-from firelane.native.target import find_target
+from firelane.native.library import address, build_library, declared
 
 SOURCE = Path(__file__).parent.parent / "csrc" / "page_copy.cpp"
 LATE, HUNG_UP = -1, -2
@@ -36,16 +34,16 @@ class NativeCopier(PageCopier):
     def __init__(self, library: Path) -> None:
         functions = ct.CDLL(str(library))
         pointer, size, real = ct.c_void_p, ct.c_size_t, ct.c_double
-        self._checksum: Any = functions.firelane_checksum
-        self._checksum.argtypes, self._checksum.restype = (pointer, size), ct.c_uint64
-        self._copy = _function(functions.firelane_copy_pages, *(pointer,) * 5, *(size, size, real))
-        self._send = _function(functions.firelane_send_pages, ct.c_int, pointer, pointer, size, size, real)
-        self._receive = _function(
-            functions.firelane_receive_pages, ct.c_int, *(pointer,) * 3, *(size, size, real)
+        sizes = size, size, real
+        self._checksum = declared(functions.firelane_checksum, ct.c_uint64, pointer, size)
+        self._copy = declared(functions.firelane_copy_pages, ct.c_int, *(pointer,) * 5, *sizes)
+        self._send = declared(functions.firelane_send_pages, ct.c_int, ct.c_int, pointer, pointer, *sizes)
+        self._receive = declared(
+            functions.firelane_receive_pages, ct.c_int, ct.c_int, *(pointer,) * 3, *sizes
         )
 
     def checksum(self, page: NDArray[np.uint8]) -> int:
-        return self._checksum(_address(page), page.nbytes)
+        return self._checksum(address(page), page.nbytes)
 
     def copy(
         self,
@@ -62,11 +60,11 @@ class NativeCopier(PageCopier):
         sums = np.empty(len(numbers), np.uint64)
         _raise_for(
             self._copy(
-                _address(source),
-                _address(numbers),
-                _address(into),
-                _address(places),
-                _address(sums),
+                address(source),
+                address(numbers),
+                address(into),
+                address(places),
+                address(sums),
                 len(numbers),
                 source.shape[1],
                 deadline_s - time.monotonic(),
@@ -80,7 +78,7 @@ class NativeCopier(PageCopier):
         _check(pages, numbers)
         shape = len(numbers), pages.shape[1]
         left_s = deadline_s - time.monotonic()
-        _raise_for(self._send(sock.fileno(), _address(pages), _address(numbers), *shape, left_s))
+        _raise_for(self._send(sock.fileno(), address(pages), address(numbers), *shape, left_s))
 
     def receive(
         self, sock: socket.socket, pages: NDArray[np.uint8], places: Numbers, deadline_s: float
@@ -90,24 +88,14 @@ class NativeCopier(PageCopier):
         shape = len(places), pages.shape[1]
         left_s = deadline_s - time.monotonic()
         _raise_for(
-            self._receive(sock.fileno(), _address(pages), _address(places), _address(sums), *shape, left_s)
+            self._receive(sock.fileno(), address(pages), address(places), address(sums), *shape, left_s)
         )
         return sums
 
 
 def build(settings: env.Environment, cache_dir: Path) -> NativeCopier:
     """Compile, or find it compiled. Raises CompilerError, CacheError, UsageError, OSError."""
-    cpu = machine.cpu_identity()
-    compiler = toolchain.find_compiler(settings)
-    path = compiler.build(
-        SOURCE.read_text(),
-        include_dirs=[],
-        flags=find_target(settings, cpu, compiler).flags,
-        cache_dir=cache_dir,
-        cpu_key=cpu.key,
-        name="the copy of pages",
-    )
-    return NativeCopier(path)
+    return NativeCopier(build_library("the copy of pages", [SOURCE], settings, cache_dir))
 
 
 @functools.cache
@@ -132,13 +120,3 @@ def _raise_for(result: int) -> None:
         raise PeerLostError("it has closed the connection")
     if result:
         raise OSError(result, os.strerror(result))
-
-
-def _function(symbol: Any, *argtypes: Any) -> Any:
-    symbol.argtypes, symbol.restype = argtypes, ct.c_int
-    return symbol
-
-
-def _address(array: NDArray[Any]) -> int:
-    assert array.flags.c_contiguous
-    return array.__array_interface__["data"][0]

@@ -62,7 +62,7 @@ def _nothing(_: Metadata) -> Config:
     return {}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GgufFamily:
     """architecture: in config.json. config: its keys beside those that all have, or in their place. names: of
     tensors, where they differ from those of most; see names.py. order: of rows and inputs, where it was
@@ -118,133 +118,72 @@ VARIANTS: dict[str, Callable[[Metadata], str]] = {
 """Choices that an architecture's name leaves open, as the rest of the metadata tells it."""
 ROUTER = frozenset(["ffn_gate_inp"])
 FAMILIES: dict[str, GgufFamily] = {
-    "llama": GgufFamily(architecture="LlamaForCausalLM", model_type="llama", config=llama, order=pairs),
+    "llama": GgufFamily("LlamaForCausalLM", "llama", llama, order=pairs),
     "llama with experts": GgufFamily(
-        architecture="MixtralForCausalLM",
-        model_type="mixtral",
-        config=mixtral,
-        names=SPARSE_BLOCK_NAMES,
-        order=pairs,
+        "MixtralForCausalLM", "mixtral", mixtral, names=SPARSE_BLOCK_NAMES, order=pairs
     ),
-    "qwen2": GgufFamily(architecture="Qwen2ForCausalLM", model_type="qwen2"),
-    "qwen2moe": GgufFamily(
-        architecture="Qwen2MoeForCausalLM",
-        model_type="qwen2_moe",
-        config=qwen2_moe,
-        names=QWEN2_MOE_NAMES,
-    ),
-    "qwen3": GgufFamily(architecture="Qwen3ForCausalLM", model_type="qwen3"),
-    "qwen3moe": GgufFamily(architecture="Qwen3MoeForCausalLM", model_type="qwen3_moe", config=qwen3_moe),
-    "gemma2": GgufFamily(
-        architecture="Gemma2ForCausalLM",
-        model_type="gemma2",
-        config=gemma2,
-        names=GEMMA_NAMES,
-        norm_plus=1.0,
-    ),
-    "gemma3": GgufFamily(
-        architecture="Gemma3ForCausalLM",
-        model_type="gemma3_text",
-        config=gemma3,
-        names=GEMMA_NAMES,
-        norm_plus=1.0,
-    ),
-    "phi3": GgufFamily(
-        architecture="Phi3ForCausalLM",
-        model_type="phi3",
-        config=phi3,
-        names={"ffn_up": "mlp.gate_up_proj"},
-    ),
-    "olmo2": GgufFamily(architecture="Olmo2ForCausalLM", model_type="olmo2"),
-    "olmo2 with windows": GgufFamily(
-        architecture="Olmo3ForCausalLM", model_type="olmo3", config=lambda m: windows(m, 4)
-    ),
-    "smollm3": GgufFamily(architecture="SmolLM3ForCausalLM", model_type="smollm3", config=llama, order=pairs),
-    "granite": GgufFamily(
-        architecture="GraniteForCausalLM", model_type="granite", config=granite, order=pairs
-    ),
-    "exaone4": GgufFamily(architecture="Exaone4ForCausalLM", model_type="exaone4", config=exaone4),
-    "seed_oss": GgufFamily(architecture="SeedOssForCausalLM", model_type="seed_oss", config=seed_oss),
-    "glm4": GgufFamily(
-        architecture="Glm4ForCausalLM", model_type="glm4", config=attention_bias, names=GLM_NAMES
-    ),
-    "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", model_type="glm4_moe", config=glm4_moe),
+    "qwen2": GgufFamily("Qwen2ForCausalLM", "qwen2"),
+    "qwen2moe": GgufFamily("Qwen2MoeForCausalLM", "qwen2_moe", qwen2_moe, names=QWEN2_MOE_NAMES),
+    "qwen3": GgufFamily("Qwen3ForCausalLM", "qwen3"),
+    "qwen3moe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", qwen3_moe),
+    "gemma2": GgufFamily("Gemma2ForCausalLM", "gemma2", gemma2, names=GEMMA_NAMES, norm_plus=1.0),
+    "gemma3": GgufFamily("Gemma3ForCausalLM", "gemma3_text", gemma3, names=GEMMA_NAMES, norm_plus=1.0),
+    "phi3": GgufFamily("Phi3ForCausalLM", "phi3", phi3, names={"ffn_up": "mlp.gate_up_proj"}),
+    "olmo2": GgufFamily("Olmo2ForCausalLM", "olmo2"),
+    "olmo2 with windows": GgufFamily("Olmo3ForCausalLM", "olmo3", lambda m: windows(m, 4)),
+    "smollm3": GgufFamily("SmolLM3ForCausalLM", "smollm3", llama, order=pairs),
+    "granite": GgufFamily("GraniteForCausalLM", "granite", granite, order=pairs),
+    "exaone4": GgufFamily("Exaone4ForCausalLM", "exaone4", exaone4),
+    "seed_oss": GgufFamily("SeedOssForCausalLM", "seed_oss", seed_oss),
+    "glm4": GgufFamily("Glm4ForCausalLM", "glm4", attention_bias, names=GLM_NAMES),
+    "glm4moe": GgufFamily("Glm4MoeForCausalLM", "glm4_moe", glm4_moe),
     "minimax-m2": GgufFamily(
-        architecture="MiniMaxM2ForCausalLM",
-        model_type="minimax_m2",
-        config=minimax_m2,
-        names=SPARSE_BLOCK_NAMES,
-        float32=ROUTER,
+        "MiniMaxM2ForCausalLM", "minimax_m2", minimax_m2, names=SPARSE_BLOCK_NAMES, float32=ROUTER
     ),
     "ernie4_5-moe": GgufFamily(
-        architecture="Ernie4_5_MoeForCausalLM",
-        model_type="ernie4_5_moe",
-        config=ernie4_5_moe,
+        "Ernie4_5_MoeForCausalLM",
+        "ernie4_5_moe",
+        ernie4_5_moe,
         names={"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
         float32=ROUTER,
     ),
-    "gpt-oss": GgufFamily(
-        architecture="GptOssForCausalLM", model_type="gpt_oss", config=gpt_oss, names=GPT_OSS_NAMES
-    ),
-    "llama4": GgufFamily(
-        architecture="Llama4ForCausalLM", model_type="llama4_text", config=llama4, names=LLAMA4_NAMES
-    ),
-    "deepseek2": GgufFamily(architecture="DeepseekV2ForCausalLM", model_type="deepseek_v2", config=deepseek2),
-    "deepseek2 with sigmoids": GgufFamily(
-        architecture="DeepseekV3ForCausalLM", model_type="deepseek_v3", config=deepseek3
-    ),
-    "deepseek2 of GLM": GgufFamily(
-        architecture="Glm4MoeLiteForCausalLM", model_type="glm4_moe_lite", config=deepseek3
-    ),
+    "gpt-oss": GgufFamily("GptOssForCausalLM", "gpt_oss", gpt_oss, names=GPT_OSS_NAMES),
+    "llama4": GgufFamily("Llama4ForCausalLM", "llama4_text", llama4, names=LLAMA4_NAMES),
+    "deepseek2": GgufFamily("DeepseekV2ForCausalLM", "deepseek_v2", deepseek2),
+    "deepseek2 with sigmoids": GgufFamily("DeepseekV3ForCausalLM", "deepseek_v3", deepseek3),
+    "deepseek2 of GLM": GgufFamily("Glm4MoeLiteForCausalLM", "glm4_moe_lite", deepseek3),
     "qwen3next": GgufFamily(
-        architecture="Qwen3NextForCausalLM",
-        model_type="qwen3_next",
-        config=qwen3_next,
-        names=QWEN_NEXT_NAMES,
-        norm_plus=1.0,
+        "Qwen3NextForCausalLM", "qwen3_next", qwen3_next, names=QWEN_NEXT_NAMES, norm_plus=1.0
     ),
     "qwen35": GgufFamily(
-        architecture="Qwen3_5ForCausalLM",
-        model_type="qwen3_5_text",
-        config=qwen35,
-        names=QWEN_NEXT_NAMES,
-        order=tiled,
-        norm_plus=1.0,
+        "Qwen3_5ForCausalLM", "qwen3_5_text", qwen35, names=QWEN_NEXT_NAMES, order=tiled, norm_plus=1.0
     ),
     "qwen35moe": GgufFamily(
-        architecture="Qwen3_5MoeForCausalLM",
-        model_type="qwen3_5_moe_text",
-        config=qwen3_next,
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5_moe_text",
+        qwen3_next,
         names=QWEN_NEXT_NAMES,
         order=tiled,
         norm_plus=1.0,
     ),
-    "lfm2": GgufFamily(architecture="Lfm2ForCausalLM", model_type="lfm2", config=lfm2, names=LFM2_NAMES),
-    "lfm2moe": GgufFamily(
-        architecture="Lfm2MoeForCausalLM", model_type="lfm2_moe", config=lfm2_moe, names=LFM2_NAMES
-    ),
-    "gemma4": GgufFamily(
-        architecture="Gemma4ForCausalLM", model_type="gemma4_text", config=gemma4, names=GEMMA4_NAMES
-    ),
+    "lfm2": GgufFamily("Lfm2ForCausalLM", "lfm2", lfm2, names=LFM2_NAMES),
+    "lfm2moe": GgufFamily("Lfm2MoeForCausalLM", "lfm2_moe", lfm2_moe, names=LFM2_NAMES),
+    "gemma4": GgufFamily("Gemma4ForCausalLM", "gemma4_text", gemma4, names=GEMMA4_NAMES),
     "granitehybrid": GgufFamily(
-        architecture="GraniteMoeHybridForCausalLM",
-        model_type="granitemoehybrid",
-        config=granite_hybrid,
+        "GraniteMoeHybridForCausalLM",
+        "granitemoehybrid",
+        granite_hybrid,
         names=GRANITE_HYBRID_NAMES,
         order=pairs,
     ),
     "kimi-linear": GgufFamily(
-        architecture="KimiLinearForCausalLM",
-        model_type="kimi_linear",
-        config=kimi_linear,
+        "KimiLinearForCausalLM",
+        "kimi_linear",
+        kimi_linear,
         names=KIMI_LINEAR_NAMES,
         shapes={"ssm_a": (1, 1, -1, 1)},
     ),
-    "deci": GgufFamily(architecture="DeciLMForCausalLM", model_type="nemotron-nas", config=deci, order=pairs),
-    "mistral3": GgufFamily(
-        architecture="MistralForCausalLM", model_type="mistral", config=mistral, order=pairs
-    ),
-    "mistral3 with a temperature": GgufFamily(
-        architecture="Ministral3ForCausalLM", model_type="ministral3", config=mistral3, order=pairs
-    ),
+    "deci": GgufFamily("DeciLMForCausalLM", "nemotron-nas", deci, order=pairs),
+    "mistral3": GgufFamily("MistralForCausalLM", "mistral", mistral, order=pairs),
+    "mistral3 with a temperature": GgufFamily("Ministral3ForCausalLM", "ministral3", mistral3, order=pairs),
 }

@@ -8,15 +8,13 @@ import ctypes as ct
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError
-from firelane.native import machine, toolchain
-from firelane.native.target import find_target
+from firelane.native.library import build_library, declared
 from firelane.weights.formats import grouped
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import PANEL_ROWS, Format, Heads
@@ -44,13 +42,10 @@ class CodedLibrary:
     def __init__(self, path: Path) -> None:
         library = ct.CDLL(str(path))
         pointer, size = ct.c_void_p, ct.c_size_t
-        self._encode: Any = library.firelane_encode_panels
-        self._encode.argtypes = (ct.c_int32, pointer, size, size, pointer, pointer)
-        self._encode.restype = size
-        self._encode_groups: Any = library.firelane_encode_groups
-        self._encode_groups.argtypes, self._encode_groups.restype = (pointer,) * 6, None
-        self._count: Any = library.firelane_count_exponents
-        self._count.argtypes, self._count.restype = (pointer, size, pointer), None
+        arguments = ct.c_int32, pointer, size, size, pointer, pointer
+        self._encode = declared(library.firelane_encode_panels, size, *arguments)
+        self._encode_groups = declared(library.firelane_encode_groups, None, *(pointer,) * 6)
+        self._count = declared(library.firelane_count_exponents, None, pointer, size, pointer)
 
     def encode_groups(
         self, format_: Format, codes: Codes, rows: NDArray[np.int64], out: NDArray[np.uint8]
@@ -112,16 +107,8 @@ class CodedLibrary:
 def build(cache_dir: Path, settings: env.Environment, isa: str) -> CodedLibrary:
     """Compile for `isa` ("": the best here), or find it compiled. Raises CompilerError, CacheError,
     UsageError."""
-    cpu = machine.cpu_identity()
-    compiler = toolchain.find_compiler(settings)
-    path = compiler.build(
-        "\n".join((SOURCES / name).read_text() for name in ("coded.cpp", "grouped.cpp")),
-        include_dirs=[],
-        flags=find_target(replace(settings, isa=isa), cpu, compiler).flags,
-        cache_dir=cache_dir,
-        cpu_key=cpu.key,
-        name="the encoder of panels",
-    )
+    sources = [SOURCES / name for name in ("coded.cpp", "grouped.cpp")]
+    path = build_library("the encoder of panels", sources, replace(settings, isa=isa), cache_dir)
     return CodedLibrary(path)
 
 

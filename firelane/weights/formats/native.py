@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError
-from firelane.native import machine, toolchain
-from firelane.native.target import find_target
+from firelane.native.library import address, build_library, declared
 
 SOURCES = Path(__file__).parent.parent / "csrc"
 
@@ -29,51 +28,35 @@ class CodecLibrary:
     def __init__(self, path: Path) -> None:
         library = ct.CDLL(str(path))
         pointer, size = ct.c_void_p, ct.c_size_t
-        self._split = _function(library.firelane_split, pointer, pointer, pointer, size)
-        self._merge = _function(library.firelane_merge, pointer, pointer, pointer, size)
-        self._count = _function(library.firelane_count, pointer, size, pointer)
+        self._split = declared(library.firelane_split, None, pointer, pointer, pointer, size)
+        self._merge = declared(library.firelane_merge, None, pointer, pointer, pointer, size)
+        self._count = declared(library.firelane_count, None, pointer, size, pointer)
 
     def split(self, bits: NDArray[Any], sign_mantissa: NDArray[Any], exponent: NDArray[Any]) -> None:
         """bits: uint16 [n], in; sign_mantissa, exponent: uint8 [n], out."""
         assert len(bits) == len(sign_mantissa) == len(exponent)
-        self._split(_address(bits), _address(sign_mantissa), _address(exponent), len(bits))
+        self._split(address(bits), address(sign_mantissa), address(exponent), len(bits))
 
     def merge(self, sign_mantissa: NDArray[Any], exponent: NDArray[Any], bits: NDArray[Any]) -> None:
         """sign_mantissa, exponent: uint8 [n], in; bits: uint16 [n], out."""
         assert len(bits) == len(sign_mantissa) == len(exponent)
-        self._merge(_address(sign_mantissa), _address(exponent), _address(bits), len(bits))
+        self._merge(address(sign_mantissa), address(exponent), address(bits), len(bits))
 
     def count(self, bits: NDArray[Any], counts: NDArray[Any]) -> None:
         """bits: uint16 [n], in; counts: int64 [256], the number of each exponent is added."""
         assert counts.shape == (256,)
-        self._count(_address(bits), len(bits), _address(counts))
+        self._count(address(bits), len(bits), address(counts))
 
 
 @functools.cache
 def codec_library() -> CodecLibrary | None:
     """The compiled kernels, or None where they cannot be compiled or kept. UsageError as env.read()."""
     settings = env.read()
-    cpu = machine.cpu_identity()
     try:
-        compiler = toolchain.find_compiler(settings)
-        path = compiler.build(
-            (SOURCES / "codec.cpp").read_text(),
-            include_dirs=[SOURCES],
-            flags=find_target(settings, cpu, compiler).flags,
-            cache_dir=settings.cache_dir,
-            cpu_key=cpu.key,
-            name="the weight codec",
+        sources = [SOURCES / "codec.cpp"]
+        path = build_library(
+            "the weight codec", sources, settings, settings.cache_dir, include_dirs=[SOURCES]
         )
         return CodecLibrary(path)
     except (CompilerError, CacheError, OSError):
         return None
-
-
-def _function(symbol: Any, *argtypes: Any) -> Any:
-    symbol.argtypes, symbol.restype = argtypes, None
-    return symbol
-
-
-def _address(array: NDArray[Any]) -> int:
-    assert array.flags.c_contiguous
-    return array.__array_interface__["data"][0]

@@ -7,15 +7,13 @@ import ctypes as ct
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError
-from firelane.native import machine, toolchain
-from firelane.native.target import find_target
+from firelane.native.library import build_library, declared
 
 SOURCES = Path(__file__).parent.parent / "csrc"
 
@@ -27,9 +25,8 @@ class QuantizeLibrary:
 
     def __init__(self, path: Path) -> None:
         pointer, size = ct.c_void_p, ct.c_size_t
-        self._integers: Any = ct.CDLL(str(path)).firelane_quantize_integers
-        self._integers.argtypes = (pointer, size, size, ct.c_int32, pointer, size, pointer, pointer)
-        self._integers.restype = size
+        arguments = pointer, size, size, ct.c_int32, pointer, size, pointer, pointer
+        self._integers = declared(ct.CDLL(str(path)).firelane_quantize_integers, size, *arguments)
 
     def integers(
         self, groups: NDArray[np.float32], bits: int, ratios: NDArray[np.float32]
@@ -56,16 +53,8 @@ class QuantizeLibrary:
 def build(cache_dir: Path, settings: env.Environment, isa: str) -> QuantizeLibrary:
     """Compile for `isa` ("": the best here), or find it compiled. Raises CompilerError, CacheError,
     UsageError."""
-    cpu = machine.cpu_identity()
-    compiler = toolchain.find_compiler(settings)
-    path = compiler.build(
-        (SOURCES / "quantize.cpp").read_text(),
-        include_dirs=[],
-        flags=find_target(replace(settings, isa=isa), cpu, compiler).flags,
-        cache_dir=cache_dir,
-        cpu_key=cpu.key,
-        name="the search for scales",
-    )
+    source = SOURCES / "quantize.cpp"
+    path = build_library("the search for scales", [source], replace(settings, isa=isa), cache_dir)
     return QuantizeLibrary(path)
 
 
