@@ -83,6 +83,15 @@ def lower(op: Op, to: Lowering) -> list[Work]:
     raise NotImplementedError(f"no CUDA kernel for {type(op).__name__}")
 
 
+lower.register(ShortConv, convolve)
+lower.register(DeltaRule, apply_delta_rule)
+lower.register(StateSpace, scan_state_space)
+lower.register(AllReduce, all_reduce)
+lower.register(Gather, gather)
+lower.register(Send, send)
+lower.register(Receive, receive)
+
+
 @lower.register
 def _(op: Embed, to: Lowering) -> list[Work]:
     table = to.matrix(op.table.name)
@@ -100,7 +109,7 @@ def _(op: RMSNorm, to: Lowering) -> list[Work]:
         to.source(op.x),
         to.optional(op.weight),
         to.at(op.out),
-        residual=None if op.residual is None else to.at(op.residual),
+        residual=to.at_or_none(op.residual),
         scalar=to.optional(op.scalar),
         width=op.x.width,
         groups=op.groups,
@@ -200,7 +209,7 @@ def _(op: Linear, to: Lowering) -> list[Work]:
         return works + tree_linear(op, to, config, counted)
     order = SumOrder(count=to.products.run_count(op.products[0]))
     if not config.parts:
-        residual = to.at(op.residual) if op.residual else None
+        residual = to.at_or_none(op.residual)
         scratch = to.memory.decoded if config.decode_first else None
         return works + linear(
             matrix,
@@ -229,7 +238,7 @@ def _split_k(op: Linear, count: int, to: Lowering) -> SplitKSum:
         parts=planes(count, op, to),
         width=op.out.width,
         bias=to.optional(op.bias),
-        residual=to.at(op.residual) if op.residual else None,
+        residual=to.at_or_none(op.residual),
         out=None if len(readers) == 1 else to.at(op.out),
         scale=op.scale,
     )
@@ -285,7 +294,7 @@ def _(op: ExpertLinear, to: Lowering) -> list[Work]:
     works.append(expert_linear(to.matrix(op.weight.name), to.at(op.x), parts, **operands))
     if op.segments:
         return [*works, tree_of_experts(op, parts, to)]
-    residual = to.at(op.residual) if op.residual else None
+    residual = to.at_or_none(op.residual)
     if op.out in to.products.may_be_parts:
         out = None if len(to.products.readers[op.out]) == 1 else to.at(op.out)
         to.split_k[op.out] = SplitKSum(parts=parts, width=op.out.width, bias=None, residual=residual, out=out)
@@ -329,41 +338,6 @@ def _(op: HeadLinear, to: Lowering) -> list[Work]:
 @lower.register
 def _(op: Gated, to: Lowering) -> list[Work]:
     return [gated(to.at(op.x), to.at(op.gate), to.at(op.out), op=op, **to.counted(op.x))]
-
-
-@lower.register
-def _(op: ShortConv, to: Lowering) -> list[Work]:
-    return convolve(op, to)
-
-
-@lower.register
-def _(op: DeltaRule, to: Lowering) -> list[Work]:
-    return apply_delta_rule(op, to)
-
-
-@lower.register
-def _(op: StateSpace, to: Lowering) -> list[Work]:
-    return scan_state_space(op, to)
-
-
-@lower.register
-def _(op: AllReduce, to: Lowering) -> list[Work]:
-    return all_reduce(op, to)
-
-
-@lower.register
-def _(op: Gather, to: Lowering) -> list[Work]:
-    return gather(op, to)
-
-
-@lower.register
-def _(op: Send, to: Lowering) -> list[Work]:
-    return send(op, to)
-
-
-@lower.register
-def _(op: Receive, to: Lowering) -> list[Work]:
-    return receive(op, to)
 
 
 @lower.register

@@ -88,6 +88,10 @@ class Lowering:
     def at(self, value: Value) -> Tensor:
         return self.memory.values[value]
 
+    def at_or_none(self, value: Value | None) -> Tensor | None:
+        """A value, where the op has it."""
+        return None if value is None else self.at(value)
+
     def source(self, value: Value) -> Source:
         """The value, or its parts, which are then added up by whoever asked."""
         return self.split_k.pop(value, None) or self.at(value)
@@ -132,7 +136,7 @@ class Lowering:
             "experts": experts,
             "picks": picks.width,
             "bias": self.optional(op.bias),
-            "shares": None if op.shares is None else self.at(op.shares),
+            "shares": self.at_or_none(op.shares),
             "config": config,
             "max_rows": self.rows(picks),
         }

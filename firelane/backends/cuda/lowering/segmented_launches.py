@@ -34,7 +34,7 @@ def tree_linear(op: Linear, to: Lowering, config: LinearConfig, counted: dict[st
     )
     operands: dict[str, Any] = {
         "bias": to.optional(op.bias),
-        "residual": to.at(op.residual) if op.residual else None,
+        "residual": to.at_or_none(op.residual),
         "scale": op.scale,
     }
     if config.parts:
@@ -75,7 +75,7 @@ def tree_of_experts(op: ExpertLinear, slots: Tensor, to: Lowering) -> Work:
         first=lowest // runs * runs,
         runs=runs,
         width=op.out.width,
-        residual=to.at(op.residual) if op.residual else None,
+        residual=to.at_or_none(op.residual),
         **to.counted(op.out),
     )
 
@@ -87,7 +87,7 @@ def all_reduce(op: AllReduce, to: Lowering) -> list[Work]:
     total = RankSum(
         parts=parts,
         bias=to.optional(op.bias),
-        residual=to.at(op.residual) if op.residual else None,
+        residual=to.at_or_none(op.residual),
         scale=op.scale,
         out=to.at(op.out),
         closing=to.memory.exchange.closing(op.x),
@@ -113,7 +113,7 @@ def norm_of_sum(op: RMSNorm, total: RankSum, to: Lowering) -> list[Work]:
         total,
         to.optional(op.weight),
         to.at(op.out),
-        added=None if op.residual is None else to.at(op.residual),
+        added=to.at_or_none(op.residual),
         scalar=to.optional(op.scalar),
         width=op.x.width,
         eps=op.eps,

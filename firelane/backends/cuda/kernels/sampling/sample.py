@@ -25,8 +25,11 @@ from firelane.backends.cuda.kernels.sampling.sample_layout import (
     num_blocks,
     row_size,
 )
+from firelane.backends.cuda.kernels.sampling.sample_logprobs import LogprobOutputs
 from firelane.backends.cuda.kernels.sampling.sample_scan import scan_kernel
+from firelane.backends.cuda.kernels.sampling.sample_select import CandidateLists
 from firelane.backends.cuda.kernels.sampling.sample_slots import read_slots_kernel
+from firelane.backends.cuda.kernels.sampling.sample_summary import SummaryOperand
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.step.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import MAX_LOGPROBS, MAX_STOP_IDS
@@ -174,7 +177,7 @@ def _scan(logits: Tensor, scratch: SampleScratch, *, vocab: int, max_rows: int) 
             "bias_values": scratch.bias_values,
             "bans": scratch.bans,
             "allowed": scratch.allowed,
-            **_summaries(scratch),
+            "summary": _summary(scratch),
             "VOCAB": vocab,
             "BLOCK": block_size(vocab),
             "BLOCKS": num_blocks(vocab),
@@ -204,17 +207,13 @@ def _finish(  # limits: exempt (as sample())
             "logits": logits,
             "logits_stride": logits.stride(0),
             "adjusted": scratch.adjusted,
-            "ids": scratch.tally,
-            "values": scratch.values,
-            "groups": scratch.groups,
-            **_summaries(scratch),
+            "lists": CandidateLists(scratch.groups, ids=scratch.tally, logits=scratch.values),
+            "summary": _summary(scratch),
             "tokens": state.tokens,
             "tokens_stride": state.tokens.stride(0),
             "out_rows": outputs.tokens.shape[1],
             "out_tokens": outputs.tokens,
-            "out_logprobs": outputs.logprobs,
-            "out_top_ids": outputs.top_ids,
-            "out_top_logprobs": outputs.top_logprobs,
+            "out": LogprobOutputs(outputs.logprobs, outputs.top_ids, outputs.top_logprobs),
             "VOCAB": vocab,
             "BLOCK": block_size(vocab),
             "BLOCKS": blocks,
@@ -231,11 +230,6 @@ def _finish_warps(vocab: int) -> int:
     return min(32, max(1, chunk_size(vocab) // 128, power_of_two(num_blocks(vocab) * GROUPS) // 128))
 
 
-def _summaries(scratch: SampleScratch) -> dict[str, Tensor]:
-    """Summaries of each row that the scan leaves."""
-    return {
-        "bests": scratch.bests,
-        "best_ids": scratch.best_ids,
-        "masses": scratch.masses,
-        "peaks": scratch.peaks,
-    }
+def _summary(scratch: SampleScratch) -> SummaryOperand:
+    """Pointers to what the scan leaves of each row."""
+    return SummaryOperand(scratch.bests, scratch.best_ids, scratch.masses, scratch.peaks)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels.sampling import sample_layout as layout
-from firelane.backends.cuda.kernels.sampling.sample_logprobs import store_logprobs
+from firelane.backends.cuda.kernels.sampling.sample_logprobs import LogprobOutputs, store_logprobs
 from firelane.backends.cuda.kernels.sampling.sample_numbers import (
     INFINITY,
     LEAST_WEIGHT,
@@ -19,6 +19,7 @@ from firelane.backends.cuda.kernels.sampling.sample_numbers import (
 )
 from firelane.backends.cuda.kernels.sampling.sample_scan import load_float, load_int
 from firelane.backends.cuda.kernels.sampling.sample_select import (
+    CandidateLists,
     bound_of,
     collect,
     first_beyond,
@@ -40,6 +41,7 @@ from firelane.backends.cuda.kernels.sampling.sample_summary import (
     group_masses,
     largest_of,
     read_peaks,
+    summary_from,
 )
 from firelane.backends.cuda.step import tables as t
 
@@ -52,7 +54,7 @@ def draw_from_all(  # limits: exempt (kernel: a row and its summary)
     x,
     uniform,
     masses,
-    bests,
+    summary,
     largest,
     scale,
     VOCAB: tl.constexpr,
@@ -63,7 +65,7 @@ def draw_from_all(  # limits: exempt (kernel: a row and its summary)
     reached = tl.cumsum(masses, axis=0)
     group = tl.sum((reached <= target).to(tl.int32), axis=0)
     target -= tl.max(tl.where(reached <= target, reached, 0), axis=0)
-    best = tl.load(bests + group // GROUPS)
+    best = tl.load(summary.bests + group // GROUPS)
     ids = group * GROUP + tl.arange(0, GROUP)
     mass = units_of(weight_of(tl.load(x + ids, mask=ids < VOCAB, other=-INFINITY), best, scale))
     own = (target.to(tl.float64) / weight_of(best, largest, scale).to(tl.float64)).to(tl.int64)
@@ -78,9 +80,7 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its summary and
     uniform,
     peaks,
     masses,
-    groups,
-    ids,
-    values,
+    lists,
     largest,
     scale,
     VOCAB: tl.constexpr,
@@ -100,39 +100,23 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its summary and
         half = (0.5 * left_out).to(tl.int64)
         floor = needless_weight(peaks, masses, half, largest, scale, GROUP=GROUP)
     n, least, greatest = collect(
-        x, peaks, groups, ids, values, bound, floor, largest, scale, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK
+        x, peaks, lists, bound, floor, largest, scale, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK
     )
     key, ties = tl.full([], LOWEST_KEY, tl.int32), tl.full([], 0, tl.int32)
     if (top_k > 0) | (min_p > 0):
         if (top_k > 0) & (n > top_k):
             key, ties, _ = select(
-                values,
-                n,
-                least,
-                greatest,
-                top_k.to(tl.int64),
-                False,
-                largest,
-                scale,
-                CHUNK=CHUNK,
+                lists.logits, n, least, greatest, top_k.to(tl.int64), False, largest, scale, CHUNK=CHUNK
             )
-        n, total, least, greatest = keep(x, ids, values, n, key, ties, largest, scale, CHUNK=CHUNK)
+        n, total, least, greatest = keep(x, lists, n, key, ties, largest, scale, CHUNK=CHUNK)
         key, ties = tl.full([], LOWEST_KEY, tl.int32), tl.full([], 0, tl.int32)
     if top_p < 1:
         target = tl.ceil(top_p.to(tl.float64) * total.to(tl.float64)).to(tl.int64)
         key, ties, total = select(
-            values,
-            n,
-            least,
-            greatest,
-            tl.maximum(target, 1),
-            True,
-            largest,
-            scale,
-            CHUNK=CHUNK,
+            lists.logits, n, least, greatest, tl.maximum(target, 1), True, largest, scale, CHUNK=CHUNK
         )
     target = (uniform * total.to(tl.float64)).to(tl.int64)
-    return first_beyond(x, ids, n, key, ties, target, largest, scale, CHUNK=CHUNK)
+    return first_beyond(x, lists.ids, n, key, ties, target, largest, scale, CHUNK=CHUNK)
 
 
 @triton.jit
@@ -140,13 +124,8 @@ def draw(  # limits: exempt (kernel: a row, its record, its summary and room for
     x,
     record,
     work,
-    bests,
-    best_ids,
-    masses,
-    peaks,
-    groups,
-    ids,
-    values,
+    summary,
+    lists,
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -154,34 +133,22 @@ def draw(  # limits: exempt (kernel: a row, its record, its summary and room for
     LANES: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
-    largest = largest_of(bests, LANES=LANES, BLOCKS=BLOCKS)
+    largest = largest_of(summary, LANES=LANES, BLOCKS=BLOCKS)
     if largest == -INFINITY:
         token = load_int(record, layout.LAST_RESORT)
     elif ((work & layout.SCALES) == 0) | (largest == INFINITY):
-        token = first_best(bests, best_ids, largest, LANES=LANES, BLOCKS=BLOCKS)
+        token = first_best(summary, largest, LANES=LANES, BLOCKS=BLOCKS)
     else:
         scale = load_float(record, layout.SCALE_F)
         uniform = load_int(record, layout.UNIFORM).to(tl.float64) * _UNIFORM_UNIT
-        mass = group_masses(bests, masses, largest, scale, PEAKS=PEAKS, BLOCKS=BLOCKS)
+        mass = group_masses(summary, largest, scale, PEAKS=PEAKS, BLOCKS=BLOCKS)
         if (work & layout.FILTERS) != 0:
-            peak = read_peaks(peaks, PEAKS=PEAKS, BLOCKS=BLOCKS)
+            peak = read_peaks(summary, PEAKS=PEAKS, BLOCKS=BLOCKS)
             token = draw_from_few(
-                x,
-                record,
-                uniform,
-                peak,
-                mass,
-                groups,
-                ids,
-                values,
-                largest,
-                scale,
-                VOCAB=VOCAB,
-                GROUP=GROUP,
-                CHUNK=CHUNK,
+                x, record, uniform, peak, mass, lists, largest, scale, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK
             )
         else:
-            token = draw_from_all(x, uniform, mass, bests, largest, scale, VOCAB=VOCAB, GROUP=GROUP)
+            token = draw_from_all(x, uniform, mass, summary, largest, scale, VOCAB=VOCAB, GROUP=GROUP)
     return token
 
 
@@ -193,20 +160,13 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     logits,
     logits_stride,
     adjusted,
-    ids,
-    values,
-    groups,
-    bests,
-    best_ids,
-    masses,
-    peaks,
+    lists,
+    summary,
     tokens,
     tokens_stride,
     out_rows,
     out_tokens,
-    out_logprobs,
-    out_top_ids,
-    out_top_logprobs,
+    out,
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -222,26 +182,19 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
         return
     GROUP: tl.constexpr = BLOCK // GROUPS
     raw = logits + row * logits_stride
-    ids += row * (BLOCKS * BLOCK)
-    values += row * (BLOCKS * BLOCK)
-    groups += row * (BLOCKS * GROUPS)
+    own = row * (BLOCKS * BLOCK)
+    lists = CandidateLists(lists.groups + row * (BLOCKS * GROUPS), lists.ids + own, lists.logits + own)
     token = tl.load(record + layout.SCORED, mask=(work & layout.DRAWS) == 0, other=0)
     if (work & layout.DRAWS) != 0:
         x = raw
         if (work & layout.ADJUSTS) != 0:
-            x = adjusted + row * (BLOCKS * BLOCK)
-        side = row * (2 * BLOCKS) + DRAWN * BLOCKS
+            x = adjusted + own
         token = draw(
             x,
             record,
             work,
-            bests + side,
-            best_ids + side,
-            masses + side * GROUPS,
-            peaks + side * GROUPS,
-            groups,
-            ids,
-            values,
+            summary_from(summary, row * (2 * BLOCKS) + DRAWN * BLOCKS),
+            lists,
             VOCAB=VOCAB,
             GROUP=GROUP,
             BLOCKS=BLOCKS,
@@ -255,20 +208,17 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     out_row = tl.load(counts + PARITY) * out_rows + row
     tl.store(out_tokens + out_row, token)
     if (work & layout.LOGPROBS) != 0:
-        side = row * (2 * BLOCKS) + RAW * BLOCKS
         store_logprobs(
             raw,
             token,
             record,
-            bests + side,
-            masses + side * GROUPS,
-            peaks + side * GROUPS,
-            groups,
-            ids,
-            values,
-            out_logprobs + out_row,
-            out_top_ids + out_row * MAX_LOGPROBS,
-            out_top_logprobs + out_row * MAX_LOGPROBS,
+            summary_from(summary, row * (2 * BLOCKS) + RAW * BLOCKS),
+            lists,
+            LogprobOutputs(
+                out.logprob + out_row,
+                out.top_ids + out_row * MAX_LOGPROBS,
+                out.top_logprobs + out_row * MAX_LOGPROBS,
+            ),
             VOCAB=VOCAB,
             GROUP=GROUP,
             BLOCKS=BLOCKS,

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -17,78 +19,59 @@ from firelane.backends.cuda.kernels.sampling.sample_summary import group_masses,
 TOP_LANES = tl.constexpr(layout.TOP_ROOM)
 
 
+class LogprobOutputs(NamedTuple):
+    """Places of a row's log-probabilities (SampleOutputs)."""
+
+    logprob: Any
+    top_ids: Any
+    top_logprobs: Any
+
+
 @triton.jit
-def store_alternatives(  # limits: exempt (kernel: a row, room for its lists and its outputs)
+def store_alternatives(
     x,
     peaks,
     wanted,
     largest,
     log_sum,
-    groups,
-    ids,
-    values,
-    top_ids,
-    top_logprobs,
+    lists,
+    out,
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     """The `wanted` largest logits, best first; -1 where there are no more."""
+    bound = bound_of(peaks, wanted)
     n, least, greatest = collect(  # pyright: ignore[reportGeneralTypeIssues]
-        x,
-        peaks,
-        groups,
-        ids,
-        values,
-        bound_of(peaks, wanted),
-        -1.0,
-        largest,
-        LOG2_E,
-        VOCAB=VOCAB,
-        GROUP=GROUP,
-        CHUNK=CHUNK,
+        x, peaks, lists, bound, -1.0, largest, LOG2_E, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK
     )
     if n > wanted:
         key, ties, _ = select(
-            values,
-            n,
-            least,
-            greatest,
-            wanted.to(tl.int64),
-            False,
-            largest,
-            LOG2_E,
-            CHUNK=CHUNK,
+            lists.logits, n, least, greatest, wanted.to(tl.int64), False, largest, LOG2_E, CHUNK=CHUNK
         )
-        n, _, least, greatest = keep(x, ids, values, n, key, ties, largest, LOG2_E, CHUNK=CHUNK)
+        n, _, least, greatest = keep(x, lists, n, key, ties, largest, LOG2_E, CHUNK=CHUNK)
     tl.debug_barrier()
     lane = tl.arange(0, TOP_LANES)
-    token = tl.load(ids + lane, mask=lane < n, other=-1)
-    value = tl.load(values + lane, mask=lane < n, other=float("nan"))
+    token = tl.load(lists.ids + lane, mask=lane < n, other=-1)
+    value = tl.load(lists.logits + lane, mask=lane < n, other=float("nan"))
     key = key_of(value)
     better = (key[None, :] > key[:, None]) | (
         (key[None, :] == key[:, None]) & (lane[None, :] < lane[:, None])
     )
     rank = tl.sum(better.to(tl.int32), axis=1)
     logprob = tl.where(lane < n, (value.to(tl.float64) - largest - log_sum).to(tl.float32), -INFINITY)
-    tl.store(top_ids + rank, token, mask=rank < wanted)
-    tl.store(top_logprobs + rank, logprob, mask=rank < wanted)
+    tl.store(out.top_ids + rank, token, mask=rank < wanted)
+    tl.store(out.top_logprobs + rank, logprob, mask=rank < wanted)
 
 
 @triton.jit
-def store_logprobs(  # limits: exempt (kernel: a row, its record, its summary, its lists and outputs)
+def store_logprobs(  # limits: exempt (kernel: a row, what was noted of it, its lists and outputs)
     x,
     token,
     record,
-    bests,
-    masses,
-    peaks,
-    groups,
-    ids,
-    values,
-    out_logprob,
-    out_top_ids,
-    out_top_logprobs,
+    summary,
+    lists,
+    out,
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -97,25 +80,14 @@ def store_logprobs(  # limits: exempt (kernel: a row, its record, its summary, i
     PEAKS: tl.constexpr,
 ):
     """The log-probability of `token`, NaN where it is none, and the alternatives that the row asks for."""
-    largest = largest_of(bests, LANES=LANES, BLOCKS=BLOCKS)
-    mass = group_masses(bests, masses, largest, LOG2_E, PEAKS=PEAKS, BLOCKS=BLOCKS)
+    largest = largest_of(summary, LANES=LANES, BLOCKS=BLOCKS)
+    mass = group_masses(summary, largest, LOG2_E, PEAKS=PEAKS, BLOCKS=BLOCKS)
     log_sum = tl.where(tl.abs(largest) < INFINITY, log_of(tl.sum(mass, axis=0)), float("nan"))
     value = tl.load(x + token, mask=(token >= 0) & (token < VOCAB), other=float("nan"))
-    tl.store(out_logprob, (value.to(tl.float64) - largest - log_sum).to(tl.float32))
+    tl.store(out.logprob, (value.to(tl.float64) - largest - log_sum).to(tl.float32))
     wanted = load_int(record, layout.ALTERNATIVES)
     if wanted > 0:
+        peaks = read_peaks(summary, PEAKS=PEAKS, BLOCKS=BLOCKS)
         store_alternatives(
-            x,
-            read_peaks(peaks, PEAKS=PEAKS, BLOCKS=BLOCKS),
-            wanted,
-            largest,
-            log_sum,
-            groups,
-            ids,
-            values,
-            out_top_ids,
-            out_top_logprobs,
-            VOCAB=VOCAB,
-            GROUP=GROUP,
-            CHUNK=CHUNK,
+            x, peaks, wanted, largest, log_sum, lists, out, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK
         )

@@ -12,7 +12,7 @@ import triton.language as tl
 from firelane.backends.cuda.kernels.sampling import sample_layout as layout
 from firelane.backends.cuda.kernels.sampling.sample_numbers import INFINITY, LOG2_E, units_of, weight_of
 from firelane.backends.cuda.kernels.sampling.sample_slots import BIAS_LANES, STOP_LANES
-from firelane.backends.cuda.kernels.sampling.sample_summary import DRAWN, GROUPS, RAW
+from firelane.backends.cuda.kernels.sampling.sample_summary import DRAWN, GROUPS, RAW, summary_from
 
 
 @triton.jit
@@ -91,19 +91,17 @@ def adjust_block(  # limits: exempt (kernel: the row's lists)
 
 
 @triton.jit
-def measure(  # limits: exempt (kernel: what is noted of a block)
+def measure(
     x,
     scale,
     weighs,
     looks,
-    best,
-    best_id,
-    masses,
-    peaks,
+    summary,
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Measure the program's block of a row; weighs, looks: whether masses, whether peaks are wanted."""
+    """Measure the program's block of a row, into its summary; weighs, looks: whether masses, whether peaks
+    are wanted."""
     PADDED: tl.constexpr = (VOCAB + 63) // 64 * 64
     GROUP: tl.constexpr = BLOCK // GROUPS
     group = tl.arange(0, GROUPS)
@@ -112,12 +110,12 @@ def measure(  # limits: exempt (kernel: what is noted of a block)
     value = tl.where((value == value) & (ids < VOCAB), value, -INFINITY)
     peak = tl.max(value, axis=1)
     largest = tl.max(peak, axis=0)
-    tl.store(best, largest)
-    tl.store(best_id, tl.min(tl.min(tl.where(value == largest, ids, 0x7FFFFFFF), axis=1), axis=0))
+    tl.store(summary.bests, largest)
+    tl.store(summary.best_ids, tl.min(tl.min(tl.where(value == largest, ids, 0x7FFFFFFF), axis=1), axis=0))
     if weighs:
-        tl.store(masses + group, tl.sum(units_of(weight_of(value, largest, scale)), axis=1))
+        tl.store(summary.masses + group, tl.sum(units_of(weight_of(value, largest, scale)), axis=1))
     if looks:
-        tl.store(peaks + group, peak)
+        tl.store(summary.peaks + group, peak)
 
 
 @triton.jit
@@ -131,10 +129,7 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
     bias_values,
     bans,
     allowed,
-    bests,
-    best_ids,
-    masses,
-    peaks,
+    summary,
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -148,18 +143,8 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
     x = logits + row * logits_stride
     at = (row * 2 + RAW) * BLOCKS + tl.program_id(0)
     if work & layout.LOGPROBS:
-        measure(
-            x,
-            LOG2_E,
-            True,
-            load_int(record, layout.ALTERNATIVES) > 0,
-            bests + at,
-            best_ids + at,
-            masses + at * GROUPS,
-            peaks + at * GROUPS,
-            VOCAB=VOCAB,
-            BLOCK=BLOCK,
-        )
+        looks = load_int(record, layout.ALTERNATIVES) > 0
+        measure(x, LOG2_E, True, looks, summary_from(summary, at), VOCAB=VOCAB, BLOCK=BLOCK)
     at += (DRAWN - RAW) * BLOCKS
     if work & layout.DRAWS:
         if work & layout.ADJUSTS:
@@ -183,10 +168,7 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
             load_float(record, layout.SCALE_F),
             (work & layout.SCALES) != 0,
             (work & layout.FILTERS) != 0,
-            bests + at,
-            best_ids + at,
-            masses + at * GROUPS,
-            peaks + at * GROUPS,
+            summary_from(summary, at),
             VOCAB=VOCAB,
             BLOCK=BLOCK,
         )

@@ -10,6 +10,8 @@ searched by cutting a range of keys into PIVOTS parts, over ever fewer candidate
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -26,6 +28,14 @@ from firelane.backends.cuda.kernels.sampling.sample_numbers import (
 PIVOTS = tl.constexpr(sample_layout.PIVOTS)
 HIGHEST_KEY = tl.constexpr(2**31 - 1)
 _BOUND_BITS = tl.constexpr(20)
+
+
+class CandidateLists(NamedTuple):
+    """Lists of a row; groups: room for as many ids of groups; logits: of the ids."""
+
+    groups: Any
+    ids: Any
+    logits: Any
 
 
 @triton.jit
@@ -63,12 +73,10 @@ def needless_weight(peaks, masses, left_out, largest, scale, GROUP: tl.constexpr
 
 
 @triton.jit
-def collect(  # limits: exempt (kernel: a row, its test and its lists)
+def collect(
     x,
     peaks,
-    groups,
-    ids,
-    values,
+    lists,
     bound,
     floor,
     largest,
@@ -77,25 +85,24 @@ def collect(  # limits: exempt (kernel: a row, its test and its lists)
     GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """ids, values: the tokens whose key is no less than `bound` and whose weight is no less than `floor`.
-    Returns how many, and their least and greatest key. peaks: of all groups, NaN beyond; groups: scratch,
-    room for as many ids."""
+    """List the tokens whose key is no less than `bound` and whose weight is no less than `floor`. Returns how
+    many, and their least and greatest key. peaks: of all groups, NaN beyond."""
     live = is_candidate(peaks, bound, floor, largest, scale).to(tl.int32)
     lane = tl.arange(0, peaks.shape[0])
     tl.debug_barrier()
-    tl.store(groups + tl.cumsum(live, axis=0) - 1, lane, mask=live != 0)
+    tl.store(lists.groups + tl.cumsum(live, axis=0) - 1, lane, mask=live != 0)
     tl.debug_barrier()
     members, n = tl.sum(live, axis=0) * GROUP, tl.full([], 0, tl.int32)
     least, greatest = tl.full([CHUNK], HIGHEST_KEY, tl.int32), tl.full([CHUNK], LOWEST_KEY, tl.int32)
     for start in range(0, members, CHUNK):
         member = start + tl.arange(0, CHUNK)
-        group = tl.load(groups + member // GROUP, mask=member < members, other=0)
+        group = tl.load(lists.groups + member // GROUP, mask=member < members, other=0)
         token = group * GROUP + member % GROUP
         value = tl.load(x + token, mask=(member < members) & (token < VOCAB), other=float("nan"))
         chosen = is_candidate(value, bound, floor, largest, scale)
         place = n + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
-        tl.store(ids + place, token, mask=chosen)
-        tl.store(values + place, value, mask=chosen)
+        tl.store(lists.ids + place, token, mask=chosen)
+        tl.store(lists.logits + place, value, mask=chosen)
         n += tl.sum(chosen.to(tl.int32), axis=0)
         least = tl.where(chosen, tl.minimum(least, key_of(value)), least)
         greatest = tl.where(chosen, tl.maximum(greatest, key_of(value)), greatest)
@@ -129,7 +136,7 @@ def measure_of(value, by_mass, largest, scale):
 
 
 @triton.jit
-def split(  # limits: exempt (kernel: a list and its measure)
+def split(
     values,
     n,
     least,
@@ -164,7 +171,7 @@ def split(  # limits: exempt (kernel: a list and its measure)
 
 
 @triton.jit
-def select(  # limits: exempt (kernel: a list and its measure)
+def select(
     values,
     n,
     least,
@@ -204,10 +211,9 @@ def is_kept(own, key, ties, tied):
 
 
 @triton.jit
-def keep(  # limits: exempt (kernel: a list and its cut)
+def keep(
     x,
-    ids,
-    values,
+    lists,
     n,
     key,
     ties,
@@ -215,7 +221,7 @@ def keep(  # limits: exempt (kernel: a list and its cut)
     scale,
     CHUNK: tl.constexpr,
 ):
-    """Drops those of ids[:n] that a cut does not keep, and writes the values of the others anew. Returns how
+    """Drops those of ids[:n] that a cut does not keep, and writes the logits of the others anew. Returns how
     many are left, their mass, and their least and greatest key."""
     kept, tied = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
     least, greatest = tl.full([CHUNK], HIGHEST_KEY, tl.int32), tl.full([CHUNK], LOWEST_KEY, tl.int32)
@@ -223,15 +229,15 @@ def keep(  # limits: exempt (kernel: a list and its cut)
     tl.debug_barrier()
     for start in range(0, n, CHUNK):
         at = start + tl.arange(0, CHUNK)
-        token = tl.load(ids + at, mask=at < n, other=0)
+        token = tl.load(lists.ids + at, mask=at < n, other=0)
         value = tl.load(x + token, mask=at < n, other=float("nan"))
         own = key_of(value)
         chosen, tied = is_kept(own, key, ties, tied)
         place = kept + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
         kept += tl.sum(chosen.to(tl.int32), axis=0)
         tl.debug_barrier()  # all of this chunk has been read
-        tl.store(ids + place, token, mask=chosen)
-        tl.store(values + place, value, mask=chosen)
+        tl.store(lists.ids + place, token, mask=chosen)
+        tl.store(lists.logits + place, value, mask=chosen)
         mass += tl.where(chosen, units_of(weight_of(value, largest, scale)), 0)
         least = tl.where(chosen, tl.minimum(least, own), least)
         greatest = tl.where(chosen, tl.maximum(greatest, own), greatest)
@@ -240,7 +246,7 @@ def keep(  # limits: exempt (kernel: a list and its cut)
 
 
 @triton.jit
-def first_beyond(  # limits: exempt (kernel: a list and its cut)
+def first_beyond(
     x,
     ids,
     n,
