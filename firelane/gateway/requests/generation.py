@@ -66,7 +66,7 @@ async def start_generation(model: ServedModel, reservation: Reservation, request
     reservation.charge(sum(map(len, prompts)), output_tokens)
     model.admission.usage.submitted(reservation.exchange, prompts)
     if not reservation.exchange.gone:
-        run = Generation(model, reservation, request)
+        run = GenerationRun(model, reservation, request)
         await run.start(run.choices(model, request, work))
 
 
@@ -96,7 +96,7 @@ async def _checked(
     return work
 
 
-class Generation(RequestRun):
+class GenerationRun(RequestRun):
     """A request that generates text, with the engine: makes its choices, and answers in one piece or ends the
     stream.
     """

@@ -63,7 +63,7 @@ async def embed(model: ServedModel, exchange: Exchange, ask: EmbeddingAsk) -> No
         reservation.charge(sum(map(len, prompts)), 0)
         if exchange.gone:
             return
-        run = Embedding(model, reservation, ask, prompts, pooling)
+        run = EmbeddingRun(model, reservation, ask, prompts, pooling)
         await run.start(run.first_inputs())
 
 
@@ -120,7 +120,7 @@ def _check_ids(ask: EmbeddingAsk, index: int, prompt: Prompt, ready: Ready) -> N
         )
 
 
-class Embedding(RequestRun):
+class EmbeddingRun(RequestRun):
     """A request for vectors, with the engine. Hands it inputs, a few at a time, so that a long list leaves
     room for others; responds when all vectors are there.
     """
@@ -190,7 +190,7 @@ class EmbeddingInput:
 
     __slots__ = ("_index", "_run", "_stats")
 
-    def __init__(self, stats: SequenceStats, index: int, run: Embedding) -> None:
+    def __init__(self, stats: SequenceStats, index: int, run: EmbeddingRun) -> None:
         self._stats, self._index, self._run = stats, index, run
 
     def on_started(self, started: Started, planned_s: float) -> None:

@@ -30,7 +30,7 @@ class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
 
 
-class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """state: a ModelState. reason: why it does not serve. What follows is None until
     the engine has once been ready.
     """
@@ -91,7 +91,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     started: int
     now_s: float
     uptime_s: float
-    engine: EngineState
+    engine: EngineStatus
     requests: Requests
     tokens: dict[str, int]
     kv_blocks: dict[str, int]
@@ -169,14 +169,14 @@ class StatsReport:
         ]
 
 
-def _engine(model: ServedModel) -> EngineState:
+def _engine(model: ServedModel) -> EngineStatus:
     ready, progress = model.engines.ready, model.engines.progress
     loading = None
     if ready is None and progress is not None:
         loading = LoadProgress(
             stage=progress.stage, done=progress.done, total=progress.total, unit=progress.unit
         )
-    return EngineState(
+    return EngineStatus(
         state=model.state.value,
         reason=model.reason,
         loading=loading,
