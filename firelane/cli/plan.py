@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from firelane.server.options.shared import MODEL_HELP, positive_float, positive_int
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from firelane.env import Environment
     from firelane.plan.estimate import Estimate, PlanSetup, PlanWorkload
 
@@ -109,7 +107,6 @@ def _add_layouts(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli.plan import chosen
     from firelane.plan.report import as_json, fit_or_explain
     from firelane.plan.table import format_estimates, serve_command, title
 
@@ -196,8 +193,6 @@ def _workloads(arguments: argparse.Namespace) -> list[PlanWorkload]:
 
 
 def _plot(path: str | Path, setup: PlanSetup, estimates: list[Estimate]) -> None:
-    from pathlib import Path
-
     from firelane.plan.plot import draw
     from firelane.storage import write_whole
 
