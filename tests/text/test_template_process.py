@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,38 @@ def test_a_wait_is_longer_where_the_process_waits_for_a_processor(template, monk
             waits = asyncio.ensure_future(template.render(encoded(USER, {})))
             await asyncio.sleep(0.1)
         return await waits
+
+    assert asyncio.run(work()) == "hi"
+
+
+def test_a_pause_of_this_process_is_no_wait(template, monkeypatch):
+    """Nobody has kept the template busy while nothing ran here."""
+    assert render(template) == "hi"
+    monkeypatch.setattr(template_process, "WAIT_S", 0.2)
+
+    async def work():
+        async with template._quick.lock:
+            waits = asyncio.ensure_future(template.render(encoded(USER, {})))
+            await asyncio.sleep(0.01)
+            time.sleep(0.4)  # all of it, by the clock
+            await asyncio.sleep(0)
+        return await waits
+
+    assert asyncio.run(work()) == "hi"
+
+
+def test_who_gives_up_waiting_leaves_the_turn_to_the_next(template):
+    assert render(template) == "hi"
+
+    async def work():
+        async with template._quick.lock:
+            waits = asyncio.ensure_future(template.render(encoded(USER, {})))
+            await asyncio.sleep(0.01)
+            waits.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waits
+        assert not template._quick.lock.locked()
+        return await template.render(encoded(USER, {}))
 
     assert asyncio.run(work()) == "hi"
 

@@ -35,6 +35,9 @@ LIMITS = WorkerLimits(tries=5, answer_s=10.0, answer_bytes=80 << 20)
 outside or do not answer."""
 WAIT_S = 5.0
 """For the turn of a conversation."""
+WAIT_TICKS = 10
+"""Parts of a wait. They are counted, not the time: where this process itself has not run for seconds, one
+part is over, and not all of them."""
 FURTHER_WAITS = 6
 """More waits of that length, where the process is replaced meanwhile, or waits for a processor itself."""
 STARVED_SHARE = 0.5
@@ -199,9 +202,10 @@ class _Process:
         worker = self.worker
         for _ in range(1 + FURTHER_WAITS):
             losses, waited_s = worker.losses, worker.waited_s
-            done, _ = await asyncio.wait((asked.answer,), timeout=WAIT_S)
-            if done or asked.is_taken:
-                return
+            for _ in range(WAIT_TICKS):
+                done, _ = await asyncio.wait((asked.answer,), timeout=WAIT_S / WAIT_TICKS)
+                if done or asked.is_taken:
+                    return
             is_replaced = worker.losses > losses or worker.is_new or worker.is_lost
             is_starved = worker.waited_s - waited_s > STARVED_SHARE * WAIT_S
             if not (is_replaced or is_starved):
