@@ -28,7 +28,7 @@ from pathlib import Path
 from firelane import env
 from firelane.child_process import Replacements
 from firelane.engine.grammar.trial_process import fork_trials
-from firelane.sandbox.confine import confine, serve_only
+from firelane.sandbox.confine import confine, forbid_changes, serve_only
 cache = Path(sys.argv[1])
 settings = env.read({"FIRELANE_CXX": "/usr/bin/g++"})
 began = time.perf_counter()
@@ -37,13 +37,15 @@ confined = time.perf_counter()
 fork_trials(Replacements())
 forked = time.perf_counter()
 serve_only()
-print(confined - began, forked - confined, time.perf_counter() - forked)
+serves = time.perf_counter()
+forbid_changes()
+print(confined - began, forked - confined, serves - forked, time.perf_counter() - serves)
 """
 SETUPS = 20
 
 
 def setup_ms() -> list[float]:
-    """Medians of files and calls, the helper, programs."""
+    """Medians of files and calls, the helper, programs, changes of files."""
     with tempfile.TemporaryDirectory() as cache:
         runs = [
             subprocess.run([sys.executable, "-c", SETUP, cache], capture_output=True, text=True, check=True)
@@ -98,8 +100,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
-    files, helper, programs = setup_ms()
-    print(f"set-up: files and calls {files:.2f} ms, helper {helper:.2f} ms, programs {programs:.2f} ms")
+    files, helper, programs, changes = setup_ms()
+    print(
+        f"set-up: files and calls {files:.2f} ms, helper {helper:.2f} ms, programs {programs:.2f} ms, "
+        f"changes of files {changes:.2f} ms"
+    )
     model = [arguments.model] if arguments.model else []
     confined, free = measure(model, arguments.tokens, arguments.turns)
     ratios = [with_it / without for with_it, without in zip(confined, free, strict=True)]
