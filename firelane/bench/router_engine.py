@@ -74,12 +74,13 @@ class PageCache:
 
 
 class TraceEngine:
-    """A Candidate whose requests are computed in simulated steps."""
+    """A RoutedEngine whose requests are computed in simulated steps."""
 
     def __init__(self, name: str, speed: EngineSpeed) -> None:
         self.name = name
         self.speed = speed
         self.life = int(name) + 1
+        self.role, self.engine_id, self.pages_address = "both", "", ""
         self.kv_tokens = speed.kv_tokens
         self.prefill_tokens = self._waiting_tokens = 0
         self._work = WorkLeft()

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote
 
 from firelane.native import cgroup
@@ -24,27 +23,6 @@ PREFIX = "firelane-"
 MARKS = ("trusted.delegate", "user.delegate")
 """Extended attributes by which systemd marks a group that it leaves to its processes."""
 log = logging.getLogger(__name__)
-
-
-class EngineGroup(Protocol):
-    """Group of the engine in one place. Both methods raise nothing: an engine serves without a limit, too."""
-
-    def enter(self, pid: int) -> None:
-        """A new engine process is here."""
-        ...
-
-    def leave(self) -> None:
-        """The engine has gone."""
-        ...
-
-
-class MemoryGroups(Protocol):
-    """Groups of all engines of a node."""
-
-    def group(self, name: str, share_bytes: Callable[[], int]) -> EngineGroup:
-        """The group of the place of this name. share_bytes: its share of the budget, when an engine enters
-        it; 0: no limit."""
-        ...
 
 
 class NoGroups:
@@ -177,3 +155,7 @@ def _is_delegated(group: Path) -> bool:
 
 def _write(path: Path, value: int | str) -> None:
     path.write_text(f"{value}\n")
+
+
+EngineGroup = NoGroups | _DelegatedGroup
+MemoryGroups = NoGroups | DelegatedGroups

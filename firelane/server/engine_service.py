@@ -82,8 +82,7 @@ class _Service:
     async def drain(self, timeout_s: float) -> None:
         """The engine ends when it has nothing left, and gives back what it does not come to."""
         serves = self._model.serves
-        for link in self._model.make_replicas().links:
-            link.drain(timeout_s)
+        self._model.make_replicas().drain(timeout_s)
         assert isinstance(self._model.fleet, Fleet)
         for replica in self._model.fleet.replicas:
             await replica.supervisor.stop(timeout_s + LAST_FRAMES_S if serves else 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from firelane.errors import FirelaneError
 from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
@@ -16,47 +16,13 @@ if TYPE_CHECKING:
     from firelane.gateway.config import GatewayConfig, ModelConfig
     from firelane.gateway.processes.pool import GatewayPool
     from firelane.gateway.requests.models import Models
-    from firelane.gateway.server import Gateway, Sockets
+    from firelane.gateway.server import Gateway
     from firelane.gateway.share import GatewayShare
 
+    ServerFront = Gateway | GatewayPool
+    """The whole server, as its owner starts and ends it."""
 
 log = logging.getLogger(__name__)
-
-
-class ServerFront(Protocol):
-    """A Gateway, or a pool of them: see the methods of gateway.server.Gateway."""
-
-    port: int
-
-    @property
-    def in_flight(self) -> int: ...
-    async def start(self, sockets: Sockets | None = None) -> None: ...
-    async def release(self) -> Sockets: ...
-    async def resume(self, sockets: Sockets) -> None: ...
-    async def drain(self, timeout_s: float) -> bool: ...
-    async def retire(self) -> None: ...
-    async def close(self) -> None: ...
-    def reload(self) -> None: ...
-
-
-class Front(Protocol):
-    engines: EngineSharing
-
-    def launch(self) -> None:
-        """Start the processes beside this one. Raises MachineError."""
-        ...
-
-    def share(self) -> GatewayShare | None:
-        """The part of this process."""
-        ...
-
-    def serve(self, gateway: Gateway) -> ServerFront:
-        """The whole server. gateway: of this process."""
-        ...
-
-    async def close(self) -> None:
-        """End what there is; idempotent."""
-        ...
 
 
 class OneProcess:
@@ -68,21 +34,24 @@ class OneProcess:
         self._gateway: Gateway | None = None
 
     def launch(self) -> None:
-        pass
+        """Start the processes beside this one. Raises MachineError."""
 
     def share(self) -> GatewayShare | None:
+        """The part of this process."""
         return None
 
     def serve(self, gateway: Gateway) -> ServerFront:
+        """The whole server. gateway: of this process."""
         self._gateway = gateway
         return gateway
 
     async def close(self) -> None:
+        """End what there is; idempotent."""
         if self._gateway is not None:
             await self._gateway.close()
 
 
-class SeveralProcesses:
+class SeveralProcesses(EngineSharing):
     """This process owns the others, and accepts nothing itself. It is their view of all engines, too."""
 
     is_shared = True
@@ -155,6 +124,9 @@ class SeveralProcesses:
 
     def follow(self, models: Models) -> None:
         self._pool.models.follow(models)
+
+
+Front = OneProcess | SeveralProcesses
 
 
 def make_front(

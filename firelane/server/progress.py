@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from firelane.telemetry.logs import event
 
@@ -34,16 +34,6 @@ STAGES = {
 """Names of stages; others go by their own."""
 SHOWN_ELSEWHERE = {"download"}
 """huggingface_hub draws bars of its own, with megabytes and files."""
-
-
-class Progress(Protocol):
-    """A function that shows progress."""
-
-    def __call__(self, stage: str, done: float, total: float, unit: str, /) -> None: ...
-
-    def close(self) -> None:
-        """No more comes; idempotent."""
-        ...
 
 
 @dataclass(kw_only=True)
@@ -231,3 +221,6 @@ class ProgressEvents:
 
     def close(self) -> None:
         pass
+
+
+Display = ProgressDisplay | ProgressEvents

@@ -14,7 +14,7 @@ from firelane.gateway.config import is_loopback
 from firelane.node import systemd
 from firelane.node.shutdown import Shutdown
 from firelane.server import process_setup
-from firelane.server.front import Front, ServerFront, make_front
+from firelane.server.front import Front, make_front
 from firelane.server.model_set import ModelSet
 from firelane.server.model_spec import ModelSpec
 from firelane.server.node_plan import FIXED, NodePlan
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway
+    from firelane.server.front import ServerFront
 
     Reread = Callable[[], tuple[NodePlan, Sequence[ModelSpec]]]
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from firelane.engine_state import EngineEvent
-from firelane.server.progress import ProgressDisplay, ProgressEvents
+from firelane.server.progress import Display, ProgressDisplay, ProgressEvents
 from firelane.telemetry.logs import event as log_event
 from firelane.wire.frames import Loading, Progress, Ready
 
 log = logging.getLogger(__name__)
-Display = ProgressDisplay | ProgressEvents
 LABEL_WIDTH = 9
 
 
@@ -30,26 +28,8 @@ class Serving:
     is_open: bool
 
 
-class StartReport(Protocol):
-    """The report of a start. Of each event only what a start has to tell is told, once for each model."""
-
-    def tell(self, model: str, event: EngineEvent) -> None: ...
-    def chat_format(self, model: str, line: str, *, is_alone: bool) -> None:
-        """line: the format of the model's chats. is_alone: there is no other model."""
-        ...
-
-    def serving(self, now: Serving) -> None: ...
-    def listening(self, model: str, address: str, ready_s: float, ready: Ready) -> None:
-        """An engine that waits for gateways."""
-        ...
-
-    def close(self) -> None:
-        """No more progress comes; idempotent."""
-        ...
-
-
 class StartLines:
-    """The StartReport for a person. Each model's lines come once, whatever number of engines it has."""
+    """The report of a start for a person. Each model's lines come once, whatever number of engines it has."""
 
     def __init__(self, display: ProgressDisplay) -> None:
         self._display = display
@@ -74,6 +54,7 @@ class StartLines:
         )
 
     def chat_format(self, model: str, line: str, *, is_alone: bool) -> None:
+        """line: the format of the model's chats. is_alone: there is no other model."""
         self._display.say(f"chat format{'' if is_alone else f' of {model}'}: {line}")
 
     def serving(self, now: Serving) -> None:
@@ -84,6 +65,7 @@ class StartLines:
         self._say("serving", f"{names} at {now.url} after {now.ready_s:.2f} s{note}; Ctrl-C ends it")
 
     def listening(self, model: str, address: str, ready_s: float, ready: Ready) -> None:
+        """An engine waits for gateways."""
         after = f"after {ready_s:.2f} s{role_text(ready)}"
         self._say("engine", f"{model} at {address} {after}; Ctrl-C ends it")
 
@@ -95,7 +77,7 @@ class StartLines:
 
 
 class StartEvents:
-    """The StartReport for programs: events of the log."""
+    """The report of a start for programs: events of the log."""
 
     def __init__(self, display: ProgressEvents) -> None:
         self._display = display
@@ -122,6 +104,9 @@ class StartEvents:
 
     def close(self) -> None:
         self._display.close()
+
+
+StartReport = StartLines | StartEvents
 
 
 def start_report(display: Display) -> StartReport:

@@ -122,11 +122,11 @@ def test_the_deployment_names_the_engine(make) -> None:
 
 
 STARTER = """
-import subprocess, sys, time
+import subprocess, sys
 command = "-m firelane_ray.child serve --backend null --port 0"
 child = subprocess.Popen([sys.executable, *command.split()])
 print(child.pid, flush=True)
-time.sleep(600)
+child.wait()
 """
 
 
@@ -138,8 +138,8 @@ def test_a_server_ends_with_the_process_that_started_it(make) -> None:
     assert starter.stdout is not None
     assert starter.stderr is not None
     pid = int(starter.stdout.readline())
-    while b"serving" not in starter.stderr.readline():
-        pass
+    while b"serving" not in (line := starter.stderr.readline()):
+        assert line, "the server has ended"
     os.kill(starter.pid, signal.SIGKILL)
     starter.wait()
     deadline_s = time.monotonic() + TIMEOUT_S

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
     from urllib.error import HTTPError
 
-    from firelane.server.progress import Progress
+    from firelane.server.progress import Display
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 UNAUTHORIZED = 401
@@ -64,7 +64,7 @@ def change(arguments: argparse.Namespace, action: str) -> int:
     return 0
 
 
-def pull(arguments: argparse.Namespace, progress: Progress) -> None:
+def pull(arguments: argparse.Namespace, progress: Display) -> None:
     """Have a node fetch the files of its model. Raises FirelaneError."""
     with _opened(arguments, "/api/pull", {"model": arguments.source}, within_s=PULL_S) as lines:
         for line in lines:

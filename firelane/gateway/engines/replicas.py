@@ -15,33 +15,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from typing import Protocol
 
 from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
+from firelane.gateway.engines import joint
 from firelane.gateway.engines.link.children import EngineChildren
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.link.waiters import Waiters
+from firelane.gateway.engines.listener import ReplicaListener
 from firelane.gateway.engines.recovery.ejection import Ejection, NoEjection
 from firelane.gateway.engines.recovery.in_flight import InFlight, Sink
 from firelane.gateway.engines.recovery.parked import ParkedRequests
 from firelane.gateway.engines.recovery.recovery import Death, NoRecovery, Recovery
 from firelane.gateway.engines.routing.routing import Router
-from firelane.gateway.engines.routing.sizes import add_counters, add_stats, together
+from firelane.gateway.engines.routing.sizes import add_counters, together
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
 
 log = logging.getLogger(__name__)
 PARKED_S = 600.0
-
-
-class ReplicaListener(Protocol):
-    """The gateway, which hears of new engines and of each of their steps."""
-
-    def on_ready(self, ready: Ready) -> None: ...
-    def on_frame(self, frame: StepFrame, now_s: float, prompt_tokens: int) -> None:
-        """After all sinks have seen the frame. prompt_tokens: of the prompts that ended in its step."""
-        ...
 
 
 class ReplicaSet:
@@ -73,7 +65,8 @@ class ReplicaSet:
         self._recovery: Recovery = recovery or NoRecovery()
         self._next_id = first_id
         self._identity: str | None = None
-        self._sizes: Ready | None = None
+        self.sizes: Ready | None = None
+        """Sizes that `ready` tells, also in standby; those of the last engines where there are none."""
         self._before = EngineStats()  # counters of engines that have gone
         self._parked = ParkedRequests(self, parked_s)
         self._closed = False
@@ -134,34 +127,27 @@ class ReplicaSet:
 
     @property
     def state(self) -> LinkState:
-        states = {link.state for link in self.links}
         is_coming = self._is_first_to_come and (self._recovery.waits or not self.links)
-        order = (LinkState.READY, LinkState.STARTING, LinkState.STANDBY)
-        return next((s for s in order if s in states), LinkState.STARTING if is_coming else LinkState.DEAD)
+        return joint.state(self.links, is_coming=is_coming)
 
     @property
     def reason(self) -> str:
         """The reason why none serves."""
-        if self.serving:
-            return ""
-        none = "the engine is starting" if self._is_first_to_come else "there is no engine"
-        return next((link.engine.reason for link in self.links if link.engine.reason), none)
+        return joint.reason(self.links, is_coming=self._is_first_to_come)
 
     @property
     def _is_first_to_come(self) -> bool:
-        return self.expects_first and self._sizes is None
+        return self.expects_first and self.sizes is None
 
     @property
     def progress(self) -> Progress | None:
         """Progress of the first engine that loads."""
-        loading = (link for link in self.links if link.state is LinkState.STARTING)
-        return next((link.engine.progress for link in loading if link.engine.progress is not None), None)
+        return joint.progress(self.links)
 
     @property
     def left_s(self) -> int:
         """Time until the next engine is likely to serve, in whole seconds."""
-        loading = [link.load_clock for link in self.links if link.state is LinkState.STARTING]
-        return min((clock.left_s(time.monotonic()) for clock in loading), default=1)
+        return joint.left_s(self.links)
 
     async def until_loaded(self) -> None:
         """Return when an engine serves, when none is loading any more, or when the server ends."""
@@ -182,41 +168,30 @@ class ReplicaSet:
         for link in self.links:
             link.wake()
 
-    def drain(self) -> None:
-        """Nobody asks these engines any more: have them end by themselves."""
+    def drain(self, timeout_s: float = 0.0) -> None:
+        """Nobody asks these engines any more: have them end by themselves, within this time."""
         for link in self.links:
-            link.drain(0.0)
+            link.drain(timeout_s)
 
     @property
     def ready(self) -> Ready | None:
         """Sizes that the engines that serve can take together; None where there is none."""
-        return self._sizes if self.serving else None
-
-    @property
-    def sizes(self) -> Ready | None:
-        """Sizes that `ready` tells, also in standby; those of the last engines where there are none."""
-        return self._sizes
+        return self.sizes if self.serving else None
 
     @property
     def takes(self) -> Ready | None:
         """Sizes that the next request may count with; not None while an engine is only being replaced."""
-        return self._sizes if self.serving or (self._recovery.waits and not self._closed) else None
+        return self.sizes if self.serving or (self._recovery.waits and not self._closed) else None
 
     @property
     def stats(self) -> EngineStats:
         """Sums; counters with those of engines that have gone."""
-        total = self._before
-        for link in self.links:
-            total = add_stats(total, link.stats)
-        return total
+        return joint.stats(self._before, self.links)
 
     @property
     def stats_by_replica(self) -> dict[str, EngineStats]:
         """Statistics of the engines that there are; for a while there may be two in one place."""
-        found: dict[str, EngineStats] = {}
-        for link in self.links:
-            found[link.name] = add_stats(found.get(link.name, EngineStats()), link.stats)
-        return found
+        return joint.stats_by_replica(self.links)
 
     @property
     def ejected(self) -> int:
@@ -420,5 +395,5 @@ class ReplicaSet:
     def _resize(self) -> None:
         """While none serves, the sizes of the last one count."""
         ready = [link.ready for link in self.links if link.ready is not None]
-        self._sizes = together(ready) or self._sizes
+        self.sizes = together(ready) or self.sizes
         self._waiters.wake()

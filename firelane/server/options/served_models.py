@@ -10,7 +10,7 @@ from firelane.gateway.config import ANSWERS, SERVER, TRIALS, ModelConfig
 from firelane.options import Option, OptionError, fields
 
 if TYPE_CHECKING:
-    from firelane.server.progress import Progress
+    from firelane.server.progress import Display
 
 EMBEDDED_NAME = "firelane-embedded"
 
@@ -83,7 +83,7 @@ class ServedModels:
         ),
     ] = ()
 
-    def configs(self, values: Mapping[str, Any], display: "Progress", cache_dir: Path) -> list[ModelConfig]:
+    def configs(self, values: Mapping[str, Any], display: "Display", cache_dir: Path) -> list[ModelConfig]:
         """The config of each model, in the order in which they are given. values: of the options that all of
         them share. Raises UsageError."""
         from firelane.sources.resolve import resolve

@@ -11,8 +11,9 @@ from firelane.engine_state import EngineEvent, EngineExit, Lost
 from firelane.errors import FirelaneError
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
+from firelane.gateway.engines.listener import ReplicaListener
 from firelane.gateway.engines.recovery.recovery import Resume
-from firelane.gateway.engines.replicas import ReplicaListener, ReplicaSet
+from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
 from firelane.node.supervisor import EngineHealth, EngineSupervisor

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
+from firelane.gateway.engines.link.link import EngineLink
 from firelane.wire.frames import Beat
-
-NO_BEAT = Beat(0.0)
-
-
-class Beating(Protocol):
-    """A connected engine. beat: its last one."""
-
-    beat: Beat
 
 
 class EngineChildren:
     """Children that engines have replaced, with those of engines that have gone, and kinds that they lack."""
 
-    def __init__(self, links: Callable[[], Iterable[Beating]]) -> None:
+    def __init__(self, links: Callable[[], Iterable[EngineLink]]) -> None:
         self._links = links
         self._gone: Counter[str] = Counter()
 
@@ -37,7 +29,7 @@ class EngineChildren:
         """The reason why an engine has no child of a kind, by kind."""
         return {kind: why for link in self._links() for kind, why in link.beat.broken.items()}
 
-    def gone(self, link: Beating) -> None:
+    def gone(self, link: EngineLink) -> None:
         """The engine of this link has ended."""
         self._gone.update(link.beat.replaced)
-        link.beat = NO_BEAT
+        link.beat = Beat(0.0)

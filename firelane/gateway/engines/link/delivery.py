@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
 from firelane.errors import FirelaneError, RequestError
-from firelane.gateway.engines.link.ragged import deliver_ragged
 from firelane.gateway.engines.recovery.ejection import Wait
 from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.gateway.engines.routing.load import Load
@@ -85,7 +85,7 @@ class Delivery:
         flights = self.flights
         self.step_prompt_tokens = 0
         if frame.counts:
-            deliver_ragged(frame, self, now_s)
+            _deliver_ragged(frame, self, now_s)
         else:
             if frame.started or frame.logprobs or frame.finished:
                 self._before_tokens(frame, now_s)
@@ -202,3 +202,32 @@ class Delivery:
         self._abort(request_id)
         if flight is not None:
             flight.fail(FirelaneError("internal error in the token stream"))
+
+
+def _deliver_ragged(frame: StepFrame, to: Delivery, now_s: float) -> None:
+    """A frame in which a request has several tokens, or none: all but the ends themselves, as if each token
+    had come in a frame of its own: its log-probability before it, `ending` before the last one."""
+    to.tell_started(frame, now_s)
+    to.tell_embeddings(frame)
+    entries: defaultdict[int, list[TokenLogprobs]] = defaultdict(list)
+    for entry in frame.logprobs:
+        entries[entry.id].append(entry)
+    ending = {finished.id: finished for finished in frame.finished}
+    at = 0
+    for request_id, count in zip(frame.ids, frame.counts, strict=True):
+        own = entries.pop(request_id, [])
+        drawn = own[len(own) - count :] if to.wants_logprobs(request_id) else []
+        for entry in own[: len(own) - len(drawn)]:
+            to.tell_logprobs(entry)
+        for i, token in enumerate(frame.tokens[at : at + count]):
+            if drawn:
+                to.tell_logprobs(drawn[i])
+            if i == count - 1 and request_id in ending:
+                to.tell_ending(ending.pop(request_id))
+            to.tell_token(request_id, token, now_s)
+        at += count
+    for own in entries.values():
+        for entry in own:
+            to.tell_logprobs(entry)
+    for finished in ending.values():
+        to.tell_ending(finished)

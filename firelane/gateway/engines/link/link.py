@@ -23,17 +23,18 @@ from firelane.engine_state import (
     Unreachable,
     apply,
 )
-from firelane.gateway.engines.link.children import NO_BEAT
 from firelane.gateway.engines.link.connection import Connection
 from firelane.gateway.engines.link.delivery import Delivery
+from firelane.gateway.engines.link.erasures import Erasures
 from firelane.gateway.engines.link.link_owner import LinkOwner
 from firelane.gateway.engines.link.outbox import Outbox
 from firelane.gateway.engines.link.protocol import protocol_problem
 from firelane.gateway.engines.link.refusal import error_of
 from firelane.gateway.engines.link.renumbering import Renumbering
-from firelane.gateway.engines.link.watch import NO_WATCH, Watch
+from firelane.gateway.engines.link.watch import NoWatch, Watch
 from firelane.gateway.engines.recovery.ejection import Wait
-from firelane.gateway.engines.recovery.in_flight import InFlight, PageSource
+from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import RoutedEngine
 from firelane.gateway.engines.routing.load import TenantLoad, told_ms
 from firelane.gateway.engines.routing.load_clock import LoadClock
 from firelane.wire.cache_events import CacheEvents, PageChanges
@@ -64,10 +65,6 @@ STUCK_S = 5.0
 """A step of such an age is what hangs, where the engine is given up; else its whole process is stopped."""
 
 
-def _nobody(link: EngineLink, event: EngineEvent | CacheEvents) -> None:
-    pass
-
-
 class EngineLink:
     """One engine as the gateway sees it, and the requests in flight there.
 
@@ -77,7 +74,7 @@ class EngineLink:
     process: tokens still on their way from there cannot be taken for those of its next life.
     """
 
-    def __init__(self, *, name: str = "0", watch: Watch = NO_WATCH, tell: Tell = _nobody) -> None:
+    def __init__(self, *, name: str = "0", watch: Watch | None = None, tell: Tell | None = None) -> None:
         """name: of the replica, in logs and metrics."""
         self.name = name
         self.engine = EngineState()
@@ -85,7 +82,7 @@ class EngineLink:
         """The process of the engine, where it is one of this machine."""
         self.owner: LinkOwner[EngineLink] | None = None
         self.stats = EngineStats()
-        self.beat: Beat = NO_BEAT
+        self.beat = Beat(0.0)
         self.load_clock = LoadClock()
         self.is_shared = False
         """Other gateways have connections to the engine."""
@@ -104,12 +101,12 @@ class EngineLink:
         self.sequences = 0
         """Sequences in flight there, for other gateways too as far as told."""
         self.step_ms = self.token_ms = 0.0
-        self._tell, self._watch = tell, watch
+        self._tell, self._watch = tell or _tell_nobody, watch or NoWatch()
         self._delivery = Delivery(self.abort)
         self._outbox = Outbox(self._send)
         self._connection: Connection | None = None
         self._ended: asyncio.Future[str] | None = None
-        self._forgetting: dict[int, asyncio.Future[int]] = {}
+        self._erasures = Erasures()
         self._apply(Assigned(""))
 
     def _apply(self, event: EngineEvent) -> None:
@@ -142,7 +139,7 @@ class EngineLink:
         """Waits of requests that got their first token here in the last step."""
         return self._delivery.waits
 
-    def expect(self, flight: InFlight, source: PageSource) -> None:
+    def expect(self, flight: InFlight, source: RoutedEngine) -> None:
         """A request that another engine begins is going to come here: have its pages from there."""
         self._outbox.submit(flight.announcement(source))
 
@@ -159,7 +156,7 @@ class EngineLink:
         What is still in flight on an older connection is lost.
         """
         self._renew()
-        self._connection = await Connection.open(sock, self)
+        self._connection = await Connection.open(sock, self.receive, self.lose)
         self._watch.begin(self._connection, self.hang, lambda: self.process)
 
     def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> asyncio.Future[str]:
@@ -168,14 +165,13 @@ class EngineLink:
         itself."""
         self._renew(is_remote=True)
         self._ended = asyncio.get_running_loop().create_future()
-        self._connection = Connection(self, Renumbering(number))
+        self._connection = Connection(self.receive, self.lose, Renumbering(number))
         self._watch.begin(self._connection, self.hang, lambda: self.process)
         ended = self._ended
         self._connection.take_over(stream, head)
         return ended
 
     def not_reached(self, reason: str) -> None:
-        """No connection to the engine came about."""
         self._change(Unreachable(reason))
 
     def _renew(self, *, is_remote: bool = False) -> None:
@@ -202,16 +198,13 @@ class EngineLink:
 
     def take_back(self, count: int) -> list[InFlight]:
         """The oldest requests leave this engine, to go on elsewhere."""
-        return self._stop(list(self._delivery.flights.values())[:count])
+        flights = list(self._delivery.flights.values())[:count]
+        return [flight for flight in flights if self.abort(flight.id)]
 
     def take_waiting(self) -> list[InFlight]:
         """Requests that the engine has not begun leave it."""
-        return self._stop([flight for flight in self._delivery.flights.values() if not flight.running])
-
-    def _stop(self, flights: list[InFlight]) -> list[InFlight]:
-        for flight in flights:
-            self.abort(flight.id)
-        return flights
+        waiting = [flight for flight in self._delivery.flights.values() if not flight.running]
+        return [flight for flight in waiting if self.abort(flight.id)]
 
     def retire(self, reason: str) -> None:
         """No new requests go here; those in flight go on."""
@@ -235,15 +228,8 @@ class EngineLink:
         engine."""
         if self._connection is None or self.ready is None:
             return None
-        answer = self._forgetting[asked.id] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(lambda _: self._forgetting.pop(asked.id, None))
         self._connection.send(asked)
-        return answer
-
-    def _on_forgotten(self, frame: Forgotten) -> None:
-        answer = self._forgetting.get(frame.id)
-        if answer is not None and not answer.done():
-            answer.set_result(frame.pages)
+        return self._erasures.expect(asked.id)
 
     def follow_pages(self) -> None:
         """Have the engine tell its pages from now on (`on_pages`)."""
@@ -257,7 +243,7 @@ class EngineLink:
 
     def close(self, reason: str = "the gateway is closing") -> None:
         """Drop the connection for good; requests in flight are lost, and nobody is told any more."""
-        self._tell, self._ended = _nobody, None
+        self._tell, self._ended = _tell_nobody, None
         self._detach()
         self.lose(reason)
 
@@ -300,7 +286,7 @@ class EngineLink:
         elif isinstance(frame, Asleep | Awake):
             self._on_standby(frame)
         elif isinstance(frame, Forgotten):
-            self._on_forgotten(frame)
+            self._erasures.take(frame)
         else:
             if isinstance(frame, Progress):
                 self.load_clock.note(frame, time.monotonic())
@@ -333,9 +319,8 @@ class EngineLink:
     def _count(self) -> None:
         """Call after each change of the requests in flight."""
         load, own = self._delivery.load, len(self._delivery.flights)
-        is_fair = self.ready is not None and self.ready.scheduling_policy == "fair"
         self.prefill_tokens = load.left(time.monotonic(), self.token_ms)
-        self.queued = load.queued if is_fair else None
+        self.queued = load.queued if self.ready and self.ready.scheduling_policy == "fair" else None
         self.sequences = max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     def _on_standby(self, frame: Asleep | Awake) -> None:
@@ -391,8 +376,8 @@ class EngineLink:
             return False
         return is_own_doing(code_of(self.ready.pid))
 
-    def lose(self, reason: str, *, is_closed: bool = True) -> None:
-        """The connection is gone, and all that is in flight. is_closed: as in Receiver, not by a network."""
+    def lose(self, reason: str, is_closed: bool = True) -> None:
+        """The connection is gone, and all that is in flight. is_closed: by the other end, not a network."""
         self._connection = None
         self._watch.end()
         self.has_crashed = self.has_crashed or self._ended_by_itself
@@ -409,3 +394,7 @@ class EngineLink:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(self.engine.reason)
         self._tell(self, lost)
+
+
+def _tell_nobody(*_: object) -> None:
+    pass

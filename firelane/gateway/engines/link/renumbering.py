@@ -8,7 +8,7 @@ and its requests' ids begin with it (wire.numbers). So no token of before can be
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -32,25 +32,14 @@ from firelane.wire.numbers import SHIFT
 EntryT = TypeVar("EntryT", Started, Finished, TokenLogprobs, Embedding, NewRequest)
 
 
-class Ids(Protocol):
-    def sent(self, frame: ToEngine) -> ToEngine:
-        """The frame as the engine is to see it."""
-        ...
+class SameIds:
+    """Ids that are the same on both sides."""
 
-    def received(self, frame: FromEngine) -> FromEngine:
-        """The frame as the gateway is to see it."""
-        ...
-
-
-class _SameIds:
     def sent(self, frame: ToEngine) -> ToEngine:
         return frame
 
     def received(self, frame: FromEngine) -> FromEngine:
         return frame
-
-
-SAME_IDS: Ids = _SameIds()
 
 
 class Renumbering:
@@ -60,6 +49,7 @@ class Renumbering:
         self._offset = number << SHIFT
 
     def sent(self, frame: ToEngine) -> ToEngine:
+        """The frame as the engine is to see it."""
         if isinstance(frame, Submit):
             return Submit(_moved(frame.requests, self._offset))
         if isinstance(frame, Abort):
@@ -69,6 +59,7 @@ class Renumbering:
         return frame
 
     def received(self, frame: FromEngine) -> FromEngine:
+        """The frame as the gateway is to see it."""
         offset = self._offset
         if isinstance(frame, Rejected | Forgotten):
             return replace(frame, id=frame.id - offset)

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from firelane.child_process.silence import SilenceLimits, SilenceWatch
 from firelane.child_process.state import ProcessState
+from firelane.gateway.engines.link.connection import Connection
 from firelane.wire.frames import Beat
-
-
-class Connected(Protocol):
-    frames: int
-    """Number of those that have come."""
-
 
 Process = Callable[[], ProcessState]
 """The process that an engine is now."""
 
 
-class Watch(Protocol):
-    def begin(self, connection: Connected, on_hang: Callable[[str], None], process: Process) -> None:
-        """Watch an engine that has just been started, in place of an older one."""
-        ...
+class NoWatch:
+    """Nobody watches."""
 
-    def serves(self) -> None:
-        """It has loaded."""
-        ...
-
-    def note(self, beat: Beat) -> None: ...
-    def end(self) -> None: ...
-
-
-class _NoWatch:
-    def begin(self, connection: Connected, on_hang: Callable[[str], None], process: Process) -> None:
+    def begin(self, connection: Connection, on_hang: Callable[[str], None], process: Process) -> None:
         pass
 
     def serves(self) -> None:
@@ -45,9 +28,6 @@ class _NoWatch:
 
     def end(self) -> None:
         pass
-
-
-NO_WATCH: Watch = _NoWatch()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +54,7 @@ class Heartbeat:
         self._silence = SilenceWatch(deadlines.silence)
         self._on_hang: Callable[[str], None] = lambda _: None
 
-    def begin(self, connection: Connected, on_hang: Callable[[str], None], process: Process) -> None:
+    def begin(self, connection: Connection, on_hang: Callable[[str], None], process: Process) -> None:
         self._on_hang = on_hang
         self._silence.begin(
             lambda: connection.frames,
@@ -94,3 +74,6 @@ class Heartbeat:
         if beat.age_s > limit_s and self._silence.is_on:
             what = "its load has made no progress" if is_loading else "its step has not ended"
             self._on_hang(f"the engine hangs: {what} for {beat.age_s:.0f} s")
+
+
+Watch = NoWatch | Heartbeat

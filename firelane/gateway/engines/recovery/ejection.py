@@ -6,7 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
+
+from firelane.gateway.engines.routed_engine import RoutedEngine
 
 log = logging.getLogger(__name__)
 FLOOR_TOKENS = 256
@@ -23,32 +25,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class Served(Protocol):
-    """An engine. life: as in Candidate; role: as in EngineConfig."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def life(self) -> int: ...
-    @property
-    def role(self) -> str: ...
-
-
-EngineT = TypeVar("EngineT", bound=Served)
-
-
-class Ejection(Protocol):
-    ejected: int
-    """Number of times that an engine was kept from requests."""
-
-    def admitted(self, engines: Sequence[EngineT], now_s: float) -> Sequence[EngineT]:
-        """Engines that get new requests: one at least, where there is one."""
-        ...
-
-    def note(self, engine: Served, wait: Wait) -> None: ...
-    def lost(self, engine: Served, now_s: float) -> None:
-        """The engine has died, or its connection."""
-        ...
+EngineT = TypeVar("EngineT", bound=RoutedEngine)
 
 
 class NoEjection:
@@ -60,10 +37,10 @@ class NoEjection:
         del now_s
         return engines
 
-    def note(self, engine: Served, wait: Wait) -> None:
+    def note(self, engine: RoutedEngine, wait: Wait) -> None:
         pass
 
-    def lost(self, engine: Served, now_s: float) -> None:
+    def lost(self, engine: RoutedEngine, now_s: float) -> None:
         pass
 
 
@@ -117,7 +94,7 @@ class OutlierEjection:
         self._has_news = False
         self._next_s = float("inf")
 
-    def note(self, engine: Served, wait: Wait) -> None:
+    def note(self, engine: RoutedEngine, wait: Wait) -> None:
         seen = self._seen.setdefault(engine.name, _Seen())
         if seen.life != engine.life:
             seen.forget()
@@ -125,7 +102,7 @@ class OutlierEjection:
         seen.note(wait)
         self._has_news = True
 
-    def lost(self, engine: Served, now_s: float) -> None:
+    def lost(self, engine: RoutedEngine, now_s: float) -> None:
         seen = self._seen.setdefault(engine.name, _Seen())
         seen.forget()
         since_s = now_s - self._rule.window_s
@@ -152,7 +129,7 @@ class OutlierEjection:
             return engines
         return [engine for engine in engines if not self._is_out(engine, now_s)] or engines
 
-    def _judge(self, engines: Sequence[Served], now_s: float) -> None:
+    def _judge(self, engines: Sequence[RoutedEngine], now_s: float) -> None:
         room = int(self._rule.most_share * len(engines)) - sum(self._is_out(one, now_s) for one in engines)
         for engine in engines:
             seen = self._seen.get(engine.name)
@@ -168,7 +145,7 @@ class OutlierEjection:
         number = sum(at_s > since_s for at_s in seen.lost_s)
         return f"it was lost {number} times within {self._rule.window_s:g} s" * (number >= self._rule.losses)
 
-    def _slow(self, name: str, seen: _Seen, engines: Sequence[Served]) -> str:
+    def _slow(self, name: str, seen: _Seen, engines: Sequence[RoutedEngine]) -> str:
         rule, least = self._rule, self._rule.waits
         others = (self._seen.get(one.name) for one in engines if one.name != name)
         peers = [other.token_s for other in others if other is not None and other.waits >= least]
@@ -194,6 +171,9 @@ class OutlierEjection:
         self._next_s = min(self._next_s, seen.until_s)
         log.warning("engine_ejected replica=%s for_s=%g reason=%r", name, for_s, why)
 
-    def _is_out(self, engine: Served, now_s: float) -> bool:
+    def _is_out(self, engine: RoutedEngine, now_s: float) -> bool:
         seen = self._seen.get(engine.name)
         return seen is not None and now_s < seen.until_s
+
+
+Ejection = NoEjection | OutlierEjection

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from firelane.errors import FirelaneError
+from firelane.gateway.engines.routed_engine import RoutedEngine
 from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Started, TokenLogprobs
 
 log = logging.getLogger(__name__)
@@ -42,15 +43,6 @@ class Sink(Protocol):
 
     def on_end(self) -> None: ...
     def on_failed(self, error: FirelaneError) -> None: ...
-
-
-class PageSource(Protocol):
-    """An engine that pages may be had from. engine_id, pages_address: as in wire.Ready."""
-
-    @property
-    def engine_id(self) -> str: ...
-    @property
-    def pages_address(self) -> str: ...
 
 
 class InFlight:
@@ -132,11 +124,11 @@ class InFlight:
         except Exception:
             log.exception("request_failure_not_reported")
 
-    def have_pages_of(self, source: PageSource) -> None:
+    def have_pages_of(self, source: RoutedEngine) -> None:
         """The next engine may have pages of its prompt from this one."""
         self.pages_at, self.pages_address = source.engine_id, source.pages_address
 
-    def announcement(self, source: PageSource) -> NewRequest:
+    def announcement(self, source: RoutedEngine) -> NewRequest:
         """For the engine that goes on once another one, the source, has begun."""
         return msgspec.structs.replace(
             self.request,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from firelane.errors import EngineDeadError, FirelaneError, RequestError
 from firelane.gateway.engines.recovery.in_flight import InFlight
@@ -52,21 +51,11 @@ class Death:
     is_seen: bool = True
 
 
-class Recovery(Protocol):
-    @property
-    def waits(self) -> bool:
-        """Requests are taken and kept while an engine is started again."""
-        ...
-
-    def judge(self, lost: list[InFlight], death: Death) -> Verdict:
-        """The verdict on the requests of an engine that died."""
-        ...
-
-
 class NoRecovery:
     """Requests fail with their engine."""
 
     waits = False
+    """No request is taken and kept while an engine is started again."""
 
     def judge(self, lost: list[InFlight], death: Death) -> Verdict:
         error = EngineDeadError(f"the engine ended while the request was in flight: {death.reason}")
@@ -105,6 +94,9 @@ class Resume:
             else:
                 verdict.one_by_one.append(flight)
         return verdict
+
+
+Recovery = NoRecovery | Resume
 
 
 def _forget_after_progress(flight: InFlight) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing.page_record import CachedPages, PageOwner, PageRecord
+from firelane.gateway.engines.routed_engine import RoutedEngine
+from firelane.gateway.engines.routing.page_record import CachedPages, PageRecord
 from firelane.wire.page_names import PAGE_TOKENS, PageNames
 
 MOST_GROUPS = 64
@@ -45,7 +46,7 @@ class AskedPages:
             asked = self._asked = Asked(flight, names, self._record.cached(names))
         return asked
 
-    def cached_tokens(self, flight: InFlight, engines: Sequence[PageOwner]) -> CachedTokens:
+    def cached_tokens(self, flight: InFlight, engines: Sequence[RoutedEngine]) -> CachedTokens:
         cached = self.ask(flight).cached
         if not cached:
             return CachedTokens(0, {})
@@ -60,14 +61,14 @@ class AskedPages:
                 others.update({places[life]: pages * PAGE_TOKENS for life in lives if life in places})
         return CachedTokens(usual_pages * PAGE_TOKENS, others)
 
-    def sent(self, flight: InFlight, engine: PageOwner) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         """The request goes to this engine, which will have its pages."""
         asked, self._asked = self.ask(flight), None
         known = next((pages for pages, lives in asked.cached if engine.life in lives), 0)
         flight.cached_tokens = known * PAGE_TOKENS
         self._record.expect(engine, asked.names, known)
 
-    def _places_of(self, engines: Sequence[PageOwner]) -> dict[int, int]:
+    def _places_of(self, engines: Sequence[RoutedEngine]) -> dict[int, int]:
         lives = [engine.life for engine in engines]
         if lives != self._lives:
             self._lives, self._places = lives, {life: i for i, life in enumerate(lives)}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Protocol
+
+from firelane.wire.page_names import PageNames
 
 MOST_KEPT_PAGES = 2048
 """Pages of prompts that are kept to name their pages later: 2 MB of tokens for each engine."""
 
 
-class PromptPages(Protocol):
-    """Names of a prompt's full pages, which may be hashed when they are asked for."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> int: ...
+Names = PageNames | tuple[int, ...]
+"""Names of full pages; those of a prompt are hashed when they are asked for."""
 
 
 class _Prompt:
@@ -22,7 +20,7 @@ class _Prompt:
 
     __slots__ = ("end", "named", "next", "pages")
 
-    def __init__(self, pages: PromptPages, first: int, end: int) -> None:
+    def __init__(self, pages: Names, first: int, end: int) -> None:
         self.named: dict[int, None] = {}
         self.pages, self.next, self.end = pages, first, end
 
@@ -66,7 +64,7 @@ class ExpectedPages:
         prompt = self._where.get(name)
         return prompt is not None and prompt.next < prompt.end and prompt.last == name
 
-    def add(self, pages: PromptPages, first: int, end: int) -> list[int]:
+    def add(self, pages: Names, first: int, end: int) -> list[int]:
         """Expect pages of a prompt, all named at once: those that are expected already are used now. Returns
         those that were not."""
         prompt, new = _Prompt((), 0, 0), list[int]()
@@ -85,7 +83,7 @@ class ExpectedPages:
             self._prompts[prompt] = None
         return new
 
-    def add_later(self, pages: PromptPages, first: int, end: int) -> int:
+    def add_later(self, pages: Names, first: int, end: int) -> int:
         """Expect pages of a prompt, of which `first` is neither expected nor told; returns the name of it."""
         prompt, name = _Prompt(pages, first + 1, end), pages[first]
         self._join(name, prompt)
@@ -96,7 +94,7 @@ class ExpectedPages:
             self._kept_pages += len(pages)
         return name
 
-    def name_along(self, name: int, pages: PromptPages, index: int) -> list[int]:
+    def name_along(self, name: int, pages: Names, index: int) -> list[int]:
         """Name the pages behind the one at this index, of this name, as far as they are those of another
         prompt; returns them."""
         prompt, new = self._where.get(name), list[int]()

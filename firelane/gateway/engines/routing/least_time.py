@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import RoutedEngine
 from firelane.gateway.engines.routing.asked_pages import AskedPages, CachedTokens
 from firelane.gateway.engines.routing.load import tokens_before
 from firelane.gateway.engines.routing.long_prompts import LongPrompts
 from firelane.gateway.engines.routing.output_lengths import OutputLengths
 from firelane.gateway.engines.routing.page_record import PageRecord
-from firelane.gateway.engines.routing.policies import Candidate, EngineT, SessionAffinity, least_recently_used
+from firelane.gateway.engines.routing.policies import EngineT, SessionAffinity, least_recently_used
 
 STEP_MS, TOKEN_MS = 10.0, 0.1
 """Milliseconds of a step and of a token where no engine has told its own yet: what counts then is that all
@@ -66,7 +67,7 @@ class LeastTime:
         limit_ms = least_ms + step_ms
         return [i for i, time_ms in enumerate(times_ms[first], first.start) if time_ms <= limit_ms]
 
-    def sent(self, flight: InFlight, engine: Candidate) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         self._turn += 1
         self._used[engine.name] = self._turn
         self._pages.sent(flight, engine)
@@ -78,7 +79,7 @@ class LeastTime:
     def _times_ms(
         self,
         flight: InFlight,
-        engines: Sequence[Candidate],
+        engines: Sequence[RoutedEngine],
         cached: CachedTokens,
         usual: tuple[float, float],
     ) -> list[float]:
@@ -110,7 +111,7 @@ class LeastTime:
         return least_recently_used(near, self._used)
 
 
-def _cost(engines: Sequence[Candidate]) -> tuple[float, float]:
+def _cost(engines: Sequence[RoutedEngine]) -> tuple[float, float]:
     """step_ms and token_ms of engines that have not told theirs: those of the first that has."""
     for engine in engines:
         if engine.token_ms:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
 from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import Queued, RoutedEngine, TenantLoad
 from firelane.wire.frames import NewRequest
 
 LONGEST_MS = 1e9
@@ -16,43 +16,6 @@ LEAST_LEFT = 0.05
 def told_ms(value: float) -> float:
     """A time as an engine tells it, in milliseconds; 0, as of one that has told none, where it is no time."""
     return value if 0.0 <= value < LONGEST_MS else 0.0
-
-
-class Queued:
-    """Prompt tokens that are to be computed, by tenant, and the sum of the weights of those that have any."""
-
-    __slots__ = ("tenants", "tokens", "weights")
-
-    def __init__(self) -> None:
-        self.tenants: dict[str, int] = {}
-        self.tokens, self.weights = 0, 0.0
-
-    def change(self, tenant: str, weight: float, tokens: int) -> None:
-        """tokens: more than before, or fewer. A tenant's weight is that of its requests."""
-        before = self.tenants.get(tenant, 0)
-        self.tokens += tokens
-        if before + tokens > 0:
-            self.tenants[tenant] = before + tokens
-            self.weights += 0.0 if before else weight
-        elif before:
-            del self.tenants[tenant]
-            self.weights = self.weights - weight if self.tenants else 0.0
-
-
-class TenantLoad(NamedTuple):
-    """Work of tenants at one engine, and their background work, which waits for all other."""
-
-    interactive: Queued
-    background: Queued
-
-
-class QueueingEngine(Protocol):
-    """prefill_tokens, queued: as in policies.Candidate."""
-
-    @property
-    def prefill_tokens(self) -> int: ...
-    @property
-    def queued(self) -> TenantLoad | None: ...
 
 
 class WorkLeft:
@@ -117,7 +80,7 @@ class Load:
         queued.change(request.tenant, request.weight, tokens)
 
 
-def tokens_before(flight: InFlight, engines: Sequence[QueueingEngine]) -> list[float]:
+def tokens_before(flight: InFlight, engines: Sequence[RoutedEngine]) -> list[float]:
     """The prompt tokens that each engine computes before the request's own prompt is complete, at most.
 
     Engines share steps between tenants by weighted fair queueing (engine.policies): while a tenant has n

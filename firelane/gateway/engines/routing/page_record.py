@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from firelane.gateway.engines.routing.expected_pages import ExpectedPages, PromptPages
-from firelane.wire.page_names import PAGE_TOKENS
+from firelane.gateway.engines.routed_engine import RoutedEngine
+from firelane.gateway.engines.routing.expected_pages import ExpectedPages
+from firelane.wire.page_names import PAGE_TOKENS, PageNames
 
 LEAST_PAGES = 64
 MOST_PAGES = 1 << 20
 """Pages that are noted of one engine at most, whatever it tells."""
 MOST_MASKS = 4096
-
-
-class PageOwner(Protocol):
-    """An engine, as in Candidate."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kv_tokens(self) -> int: ...
-    @property
-    def life(self) -> int: ...
 
 
 class CachedPages(NamedTuple):
@@ -38,7 +28,7 @@ class _Owner:
 
     __slots__ = ("bit", "capacity", "expected", "life", "tells", "told")
 
-    def __init__(self, engine: PageOwner, bit: int) -> None:
+    def __init__(self, engine: RoutedEngine, bit: int) -> None:
         self.life, self.bit, self.tells = engine.life, bit, False
         self.capacity = min(MOST_PAGES, max(LEAST_PAGES, engine.kv_tokens // PAGE_TOKENS))
         self.told: set[int] = set()
@@ -61,7 +51,7 @@ class PageRecord:
         """Pages of all engines together."""
         return sum(len(owner.told) + len(owner.expected) for owner in self._owners.values())
 
-    def cached(self, pages: PromptPages) -> list[CachedPages]:
+    def cached(self, pages: PageNames) -> list[CachedPages]:
         """Engines that have leading pages of a prompt of these, by their number. An engine that has a page
         is taken to have those before, so that few are looked for, and named."""
         found: list[CachedPages] = []
@@ -81,7 +71,7 @@ class PageRecord:
             owners, last = still, last + 1
         return found
 
-    def _last(self, pages: PromptPages, first: int, owners: int) -> int:
+    def _last(self, pages: PageNames, first: int, owners: int) -> int:
         """The last page that all these owners have, `first` among them: steps that double, then halves."""
         get, beyond, step = self._masks.get, len(pages), 1
         while first + step < beyond:
@@ -97,7 +87,7 @@ class PageRecord:
                 beyond = middle
         return first
 
-    def _name_along(self, pages: PromptPages, index: int, owners: int) -> bool:
+    def _name_along(self, pages: PageNames, index: int, owners: int) -> bool:
         """Name what these owners expect behind a page, as far as it is this prompt's; if any."""
         name, any_new = pages[index], False
         while owners:
@@ -108,7 +98,7 @@ class PageRecord:
             any_new = any_new or bool(new)
         return any_new
 
-    def expect(self, engine: PageOwner, pages: PromptPages, known: int = 0) -> None:
+    def expect(self, engine: RoutedEngine, pages: PageNames, known: int = 0) -> None:
         """The engine is sent a prompt of these pages, of which the record has the first `known` for it. The
         last page is the first that is forgotten."""
         owner = self._owner(engine)
@@ -126,7 +116,7 @@ class PageRecord:
                 self._unmark(name, owner.bit)
 
     def tell(
-        self, engine: PageOwner, stored: Iterable[int], removed: Iterable[int], *, is_whole: bool = False
+        self, engine: RoutedEngine, stored: Iterable[int], removed: Iterable[int], *, is_whole: bool = False
     ) -> None:
         """The engine says which pages it has given up, and which it has got since. is_whole: it has no others
         than those stored."""
@@ -145,7 +135,7 @@ class PageRecord:
                 self._expect_no_more(owner, name)
         self._mark(owner, owner.expected.settle())
 
-    def lost(self, engine: PageOwner) -> None:
+    def lost(self, engine: RoutedEngine) -> None:
         """The engine has gone, with its pages."""
         owner = self._owners.get(engine.name)
         if owner is not None and owner.life == engine.life:
@@ -160,7 +150,7 @@ class PageRecord:
             for page in (*owner.told, *owner.expected.names):
                 self._unmark(page, owner.bit)
 
-    def _owner(self, engine: PageOwner) -> _Owner:
+    def _owner(self, engine: RoutedEngine) -> _Owner:
         owner = self._owners.get(engine.name)
         if owner is not None and owner.life == engine.life:
             return owner

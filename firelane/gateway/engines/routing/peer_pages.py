@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing.page_record import PageOwner, PageRecord
+from firelane.gateway.engines.routed_engine import RoutedEngine
+from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.wire.page_names import PAGE_TOKENS, PageNames
-
-
-class SharingEngine(PageOwner, Protocol):
-    """An engine that has pages and, as a PageSource, may give them."""
-
-    @property
-    def engine_id(self) -> str: ...
-    @property
-    def pages_address(self) -> str: ...
-
-
-class PeerPages(Protocol):
-    """Hook of a router without roles."""
-
-    def sent(self, flight: InFlight, engine: SharingEngine, serving: Sequence[SharingEngine]) -> None:
-        """The request goes to this one of the engines that serve."""
-        ...
 
 
 class NoPeerPages:
     """Engines compute what they have not."""
 
-    def sent(self, flight: InFlight, engine: SharingEngine, serving: Sequence[SharingEngine]) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine, serving: Sequence[RoutedEngine]) -> None:
         pass
 
 
@@ -41,7 +24,7 @@ class SharedPages:
     def __init__(self, record: PageRecord | None = None) -> None:
         self._record = PageRecord() if record is None else record
 
-    def sent(self, flight: InFlight, engine: SharingEngine, serving: Sequence[SharingEngine]) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine, serving: Sequence[RoutedEngine]) -> None:
         request = flight.request
         if request.pooling is not None or request.pages_at:
             return
@@ -57,3 +40,7 @@ class SharedPages:
         if most > own:
             flight.have_pages_of(peer)
             flight.cached_tokens = most * PAGE_TOKENS
+
+
+PeerPages = NoPeerPages | SharedPages
+"""The hook of a router without roles."""

@@ -1,5 +1,5 @@
-"""Policies: rules that choose one of several engines for a request. They see an engine as a `Candidate`, so
-that a simulation can ask them, too."""
+"""Policies: rules that choose one of several engines for a request. They see an engine as a `RoutedEngine`,
+so that a simulation can ask them, too."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hashlib import blake2b
 from typing import Protocol, TypeVar
 
 from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import RoutedEngine
 from firelane.gateway.engines.routing.asked_pages import AskedPages
-from firelane.gateway.engines.routing.load import TenantLoad, tokens_before
+from firelane.gateway.engines.routing.load import tokens_before
 from firelane.gateway.engines.routing.page_record import PageRecord
 
 GATE_RATIO = 1.5
@@ -22,32 +23,7 @@ SEQUENCE_TOKENS = 32
 """Prompt tokens that a sequence in flight counts for: each of its tokens holds up those who wait."""
 
 
-class Candidate(Protocol):
-    """An engine that could take the request. prefill_tokens: prompt tokens that are to be computed there,
-    less those that are likely cached; queued: the same by tenant, None where the engine does not share its
-    steps between them; sequences: in flight there; kv_tokens: that its KV cache holds; life: a number
-    that no engine has had, after each restart. step_ms, token_ms: of its shortest steps, and of each prompt
-    token in long ones; 0 where it has not told them."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def prefill_tokens(self) -> int: ...
-    @property
-    def queued(self) -> TenantLoad | None: ...
-    @property
-    def sequences(self) -> int: ...
-    @property
-    def kv_tokens(self) -> int: ...
-    @property
-    def life(self) -> int: ...
-    @property
-    def step_ms(self) -> float: ...
-    @property
-    def token_ms(self) -> float: ...
-
-
-EngineT = TypeVar("EngineT", bound=Candidate)
+EngineT = TypeVar("EngineT", bound=RoutedEngine)
 
 
 class Policy(Protocol):
@@ -57,7 +33,7 @@ class Policy(Protocol):
         """One of `engines`, of which there is at least one."""
         ...
 
-    def sent(self, flight: InFlight, engine: Candidate) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         """The request goes to this engine now."""
         ...
 
@@ -66,7 +42,7 @@ class Policy(Protocol):
         ...
 
 
-def tokens_ahead(flight: InFlight, engines: Sequence[Candidate]) -> list[float]:
+def tokens_ahead(flight: InFlight, engines: Sequence[RoutedEngine]) -> list[float]:
     """Prompt tokens that each engine computes before those of the request, and one for each sequence."""
     before = tokens_before(flight, engines)
     return [tokens + engine.sequences for tokens, engine in zip(before, engines, strict=True)]
@@ -89,7 +65,7 @@ class Random:
         del flight
         return self._random.choice(engines)
 
-    def sent(self, flight: InFlight, engine: Candidate) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         pass
 
     def ended(self, flight: InFlight, output_tokens: int) -> None:
@@ -103,7 +79,7 @@ class LeastRequests:
         del flight
         return min(engines, key=lambda engine: engine.sequences)
 
-    def sent(self, flight: InFlight, engine: Candidate) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         pass
 
     def ended(self, flight: InFlight, output_tokens: int) -> None:
@@ -114,7 +90,7 @@ class LeastTokens:
     """The engine with the least work; that of the last request for one with the same prompt."""
 
     def __init__(self) -> None:
-        self._sibling: tuple[bytes, Candidate] | None = None
+        self._sibling: tuple[bytes, RoutedEngine] | None = None
 
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if self._sibling is not None and self._sibling[0] is flight.request.prompt:
@@ -124,7 +100,7 @@ class LeastTokens:
         ahead = tokens_ahead(flight, engines)
         return engines[ahead.index(min(ahead))]
 
-    def sent(self, flight: InFlight, engine: Candidate) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         self._sibling = flight.request.prompt, engine
 
     def ended(self, flight: InFlight, output_tokens: int) -> None:
@@ -154,7 +130,7 @@ class SessionAffinity:
                 return engines[place]
         raise AssertionError("the least loaded engine is within the gate")
 
-    def sent(self, flight: InFlight, engine: Candidate) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         self._others.sent(flight, engine)
 
     def ended(self, flight: InFlight, output_tokens: int) -> None:
@@ -203,7 +179,7 @@ class PageAware:
         equal = [engine for engine, cost in zip(engines, costs, strict=True) if cost == least]
         return least_recently_used(equal, self._used)
 
-    def sent(self, flight: InFlight, engine: Candidate) -> None:
+    def sent(self, flight: InFlight, engine: RoutedEngine) -> None:
         self._turn += 1
         self._used[engine.name] = self._turn
         self._pages.sent(flight, engine)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import RoutedEngine
 from firelane.gateway.engines.routing.least_time import LeastTime
-from firelane.gateway.engines.routing.page_record import PageOwner, PageRecord
+from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.gateway.engines.routing.peer_pages import NoPeerPages, PeerPages, SharedPages
 from firelane.gateway.engines.routing.policies import (
-    Candidate,
     LeastRequests,
     LeastTokens,
     PageAware,
@@ -49,17 +49,6 @@ POLICIES: dict[str, Callable[[PageRecord], Policy]] = {
 """By their names in gateway.routing_names.ROUTING."""
 FOLLOWING = ("page-aware", "least-time")
 """Policies that are told of engines' pages."""
-
-
-class RoutedEngine(Candidate, Protocol):
-    """An engine with a role. role, engine_id, pages_address: as in wire.Ready."""
-
-    @property
-    def role(self) -> str: ...
-    @property
-    def engine_id(self) -> str: ...
-    @property
-    def pages_address(self) -> str: ...
 
 
 EngineT = TypeVar("EngineT", bound=RoutedEngine)
@@ -107,12 +96,12 @@ class Router:
         """Engines are to tell their pages."""
         return bool(self._records)
 
-    def on_pages(self, engine: PageOwner, frame: PageChanges) -> None:
+    def on_pages(self, engine: RoutedEngine, frame: PageChanges) -> None:
         stored, removed = numbers_of(frame.stored), numbers_of(frame.removed)
         for record in self._records:
             record.tell(engine, stored, removed, is_whole=frame.is_whole)
 
-    def lost(self, engine: PageOwner) -> None:
+    def lost(self, engine: RoutedEngine) -> None:
         """The engine has died, or its connection."""
         for record in self._records:
             record.lost(engine)
