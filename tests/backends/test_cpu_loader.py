@@ -56,7 +56,7 @@ def test_memory_of_the_kv_cache(
 ) -> None:
     made: dict[str, Any] = {}
     monkeypatch.setattr(loader.Checkpoint, "open", lambda _: MagicMock())
-    for name in ("build", "load_packed", "Library", "BackgroundCheck"):
+    for name in ("build", "load_packed", "ProgramLibrary", "BackgroundCheck"):
         monkeypatch.setattr(loader, name, MagicMock())
     monkeypatch.setattr(loader, "CpuExecutor", lambda **given: made.update(given))
     load(tmp_path, kv_cache_memory=memory)

@@ -12,10 +12,12 @@ from firelane.cli import build_parser
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
+from firelane.gateway.config import ModelConfig
 from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.gateway.engines.routing.load import TenantLoad
 from firelane.gateway.engines.routing.peer_pages import SharedPages
 from firelane.gateway.engines.routing.routing import Router
+from firelane.options import fields
 from firelane.server.options.engine import engine_config, engine_options
 from firelane.sources.resolve import EMBEDDED
 from firelane.wire.frames import NewRequest, Sampling
@@ -117,5 +119,6 @@ def test_options_that_do_not_go_together(words, said, tmp_path):
 def test_engines_that_share_pages_have_them_in_shared_memory(tmp_path):
     given = vars(build_parser().parse_args(["serve", "--replicas", "2", "--share-pages"]))
     options = engine_options(given, EngineConfig(model_dir=EMBEDDED, cache_dir=tmp_path), 1)
-    assert {config.kv_cache_memory for config in options.configs()} == {"shared"}
-    assert options.shares_pages
+    assert {config.kv_cache_memory for config in options.configs(shares_pages=True)} == {"shared"}
+    assert {config.kv_cache_memory for config in options.configs()} == {"private"}
+    assert fields(ModelConfig, given)["shares_pages"]

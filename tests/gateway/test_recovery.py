@@ -150,7 +150,7 @@ def test_requests_that_come_while_an_engine_starts_wait_for_it(service):
 
 def test_before_the_first_engine_was_ready_nothing_waits(make_service):
     service = make_service(recovery=Resume())
-    service.run(setattr, service.link, "_sizes", None)
+    service.run(setattr, service.link, "sizes", None)
     kill(service)
     assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 503
 

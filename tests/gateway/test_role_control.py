@@ -21,7 +21,7 @@ class Metrics:
     """Latencies as a model's metrics count them."""
 
     def __init__(self):
-        self.ttft, self.itl = (Histogram(name, "", [0.01, 0.1, 1.0, 10.0]) for name in ("ttft", "itl"))
+        self.ttft, self.itl = (Histogram(name, "", [0.01, 0.1, 1.0, 10.0], {}) for name in ("ttft", "itl"))
         self.tokens = (0.0, 0.0)
 
 

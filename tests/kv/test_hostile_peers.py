@@ -219,9 +219,10 @@ def is_served(line):
 def test_connections_that_say_nothing_keep_no_reader_out(engine, monkeypatch):
     monkeypatch.setattr(peers, "MOST_SOURCES", 3)
     first, *silent = served(engine), offered(engine), offered(engine)
-    others = [served(engine), served(engine)]  # in place of both that are silent
     for line in silent:
         line.receive(Challenge)
+    others = [served(engine), served(engine)]  # in place of both that are silent
+    for line in silent:
         with pytest.raises(PeerLostError):
             line.receive(Welcome)
     late = offered(engine)  # all three have the key: there is room for no other
