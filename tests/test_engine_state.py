@@ -104,6 +104,7 @@ def test_a_role_outlives_the_engine_and_its_own_role_comes_back() -> None:
 
 
 def test_pages_are_asked_of_another_host_alone() -> None:
+    assert after(READY).pages_address == ""
     assert after(Connected(), READY).pages_address == ""
     assert after(Connected(is_remote=True), READY).pages_address == "host:1"
     assert after(Connected(is_remote=True)).pages_address == ""
@@ -147,4 +148,5 @@ def test_any_order_leaves_a_state_that_is_one_of_the_four(events: list[EngineEve
 def test_the_end_of_a_process_in_words_and_as_a_code(code: int, exit_code: int) -> None:
     ended = EngineExit(pid=7, return_code=code, lived_s=1.0)
     assert ended.exit_code == exit_code
+    assert not GaveUp("x", exit_code).was_killed
     assert str(ended) == f"engine process 7 {in_words(code)}"

@@ -120,6 +120,24 @@ def test_no_more_than_half_are_kept_away():
     assert names(ejection, some[:2]) == "01"  # rather one of those than none
 
 
+def test_those_that_are_away_take_the_room_of_others():
+    """Two of four may be away: one is, so of two further ones that fail only one goes."""
+    some = engines(4)
+    ejection = noted(some, [SLOW, SOUND, SOUND, SOUND])
+    assert names(ejection, some) == "123"
+    for failing in some[1:3]:
+        for _ in range(RULE.losses):
+            ejection.lost(failing, 0.0)
+    assert names(ejection, some) == "23"
+
+
+def test_one_wait_among_many_counts_as_its_share():
+    some = engines(3)
+    ejection = noted(some, [SOUND, SOUND, SOUND])
+    ejection.note(some[0], Wait(1000, 1.5))  # fifteen times as long: a mean of 3.8 times
+    assert names(ejection, some) == "012"
+
+
 def test_an_engine_that_is_lost_again_and_again_gets_nothing_for_a_while():
     some = engines(2)
     ejection = OutlierEjection(RULE)

@@ -45,6 +45,11 @@ def test_two_deaths_with_one_that_had_begun_it_prove_nothing():
     assert die(flights, begun=0).resume == flights
 
 
+def test_who_waits_for_another_engine():
+    assert Resume().waits
+    assert not NoRecovery().waits
+
+
 def test_a_suspect_is_never_refused_before_its_trial():
     """However often engines died with it among others."""
     flights = flights_of(40)

@@ -10,13 +10,16 @@ import msgspec
 import pytest
 
 from firelane.engine_config import EngineConfig
-from firelane.engine_state import EngineExit, EngineState
+from firelane.engine_state import EngineExit, EngineState, GaveUp
 from firelane.errors import MachineError
 from firelane.native import machine
 from firelane.node import fleet
 from firelane.node.fleet import Fleet
 from firelane.node.supervisor import EngineHealth
 from firelane.server.engine_shares import EngineOptions, share_out, share_threads
+from firelane.wire.frames import Failed
+
+ABOVE = "; its last lines are above"
 
 
 class Supervisor:
@@ -171,6 +174,7 @@ def test_where_the_new_engine_does_not_come_up_the_old_ones_stay(scene):
         Supervisor.made[2].on_given_up(EngineExit(pid=1, return_code=1, lived_s=0.1))
         await restart
         assert own.replicas == old
+        assert Supervisor.made[2].calls == ["start", ("stop", 0.0)]
         assert sorted(log) == ["GaveUp 0", "attach 0", "remove 2"]
 
     scene(scenario)
@@ -206,6 +210,61 @@ def test_a_link_has_its_process_and_tells_the_health_of_its_engine(scene):
         assert log == ["Exited 1"]
 
     scene(scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "failed", "told"),
+    [
+        (
+            -1,
+            None,
+            GaveUp(f"engine process 1 was killed by SIGHUP{ABOVE}", 1, was_killed=True),
+        ),
+        (3, None, GaveUp(f"engine process 1 exited with code 3{ABOVE}", 3)),
+        (-9, Failed("no memory", 4), GaveUp("no memory", 4)),
+    ],
+)
+def test_the_last_words_of_an_engine_say_why_its_place_stays_empty(scene, code, failed, told):
+    async def scenario(own, engines, _log):
+        events = []
+        replica = own.replicas[0]
+        replica._tell = lambda name, event: events.append((name, event))
+        engines.links[0].engine = EngineState(failed=failed)
+        Supervisor.made[0].on_given_up(EngineExit(pid=1, return_code=code, lived_s=0.1))
+        assert (replica.has_given_up, events) == (True, [])  # its last frame may still be on the way
+        await asyncio.sleep(0.01)
+        assert events == [("0", told)]
+
+    scene(scenario)
+
+
+def test_an_acceptor_that_comes_before_the_link_waits_for_it(monkeypatch, tmp_path):
+    Supervisor.made = []
+    monkeypatch.setattr(fleet, "EngineSupervisor", Supervisor)
+    config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
+
+    async def scenario():
+        log = []
+        own = Fleet([config], lambda *_: None, is_shared=True)
+        Supervisor.made[0].on_acceptor("early")
+        await own.connect(Engines(log))
+        Supervisor.made[0].on_acceptor("late")
+        assert log == ["share 0 early", "share 0 late"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("shares", "roles", "joins"), [(False, False, False), (True, False, True), (False, True, True)]
+)
+def test_engines_that_have_pages_from_each_other_join_their_peers(
+    monkeypatch, tmp_path, shares, roles, joins
+):
+    Supervisor.made = []
+    monkeypatch.setattr(fleet, "EngineSupervisor", Supervisor)
+    config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, role="decode" if roles else "both")
+    Fleet([config], lambda *_: None, shares_pages=shares)
+    assert (Supervisor.made[0].join_peers is not None) is joins
 
 
 @pytest.mark.parametrize(("serves", "calm_s"), [(True, 60.0), (False, 60.0), (True, 0.0)])

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from firelane.engine_state import EngineEvent, EngineExit, Exited, GaveUp, Lost, Retired
-from firelane.node.states import TRANSITIONS, EnginesNow, State, next_state
+from firelane.node.states import TRANSITIONS, EnginesNow, Lifecycle, State, next_state
 from firelane.wire.frames import Asleep, Awake
 from tests.node.fake_engines import READY
 
@@ -49,6 +49,20 @@ RESTING = EnginesNow(serve=False, are_asleep=True, are_awake=False)
 )
 def test_each_rule(state: State, event: EngineEvent, engines: EnginesNow, after: State) -> None:
     assert next_state(state, event, engines) is after
+
+
+def test_a_change_of_state_is_a_line_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    life = Lifecycle("m", clock=lambda: 1.0)
+    life.move(S.LOADING)
+    life.move(S.QUARANTINED, "no memory")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "model_state model=m state='loading' before='on disk' for_s=0.0",
+        "model_state model=m state='quarantined' before='loading' for_s=0.0 reason='no memory'",
+    ]
 
 
 def test_no_event_leads_to_a_step_that_a_model_cannot_take() -> None:

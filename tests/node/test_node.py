@@ -42,6 +42,7 @@ def test_a_model_comes_when_it_is_wanted_and_gives_way_to_the_next() -> None:
         await node.want(a.model)
         assert node.states() == {"a": S.READY, "b": S.STANDBY}
         assert a.calls == ["start", "sleep", "wake"]
+        assert (a.model.evictions, b.model.evictions) == (1, 1)
         assert node.used_bytes == 11
 
     run(scenario)

@@ -66,6 +66,8 @@ def test_who_yields() -> None:
     assert yielder([holder("new", resident_s=1.0, cost_s=0.2, **busy)], 1, 5.0) is None
     cheap = holder("new", resident_s=1.0, cost_s=0.01, **busy)
     assert yielder([cheap], 1, 5.0) is cheap
+    old, young = holder("old", resident_s=200.0, **busy), holder("young", resident_s=100.0, **busy)
+    assert yielder([young, old], 1, 5.0) is yielder([old, young], 1, 5.0) is old
     assert yielder([holder("p", is_pinned=True, **busy), holder("idle")], 1, 5.0) is None
 
 
