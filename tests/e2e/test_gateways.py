@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,9 +243,11 @@ def test_a_stopped_process_is_replaced_and_its_connections_are_answered(server: 
 
 
 def test_a_gateway_whose_helpers_are_killed_while_it_starts_is_started_again(
-    open_server: ServerProcess,
+    open_server: ServerProcess, cache_dir: Path
 ) -> None:
-    """Whoever kills one process after the other ends none but those."""
+    """Whoever kills one process after the other ends none but those. A start asks a template's process only
+    for what no earlier start has kept."""
+    shutil.rmtree(cache_dir / "templates", ignore_errors=True)
     before = gateways(open_server)
     os.kill(before[0], signal.SIGKILL)
     wait_until(lambda: len(set(gateways(open_server)) - set(before)) > 0)

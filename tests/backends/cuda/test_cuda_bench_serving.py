@@ -99,7 +99,7 @@ def test_a_start_that_fails_says_why(b: Any) -> None:
 def test_load_on_a_server_and_its_table(b: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(b.serving, "VOCABULARY", 150)
     monkeypatch.setattr(b.serving, "WARM_UP", 2)
-    short = [b.serving.Request(prompt=[20, 21, 22], output_tokens=n) for n in (3, 5, 8)]
+    short = [b.serving.BenchRequest(prompt=[20, 21, 22], output_tokens=n) for n in (3, 5, 8)]
     monkeypatch.setattr(b.serving, "requests_of", lambda *_, **__: short)
     with ServerProcess([str(model), "--backend", "null"]) as server:
         summary, cpu = b.serving.measure(server, short, 2)
@@ -117,7 +117,7 @@ def test_load_on_a_server_and_its_table(b: Any, model: Path, monkeypatch: pytest
 
 
 def test_roofline_of_the_mix(b: Any) -> None:
-    requests = [b.serving.Request(prompt=[1] * 500, output_tokens=24)]
+    requests = [b.serving.BenchRequest(prompt=[1] * 500, output_tokens=24)]
     rate = b.serving.roofline(limits(b), requests, 200)
     # 16 GB of weights and 200 times 512 tokens of 128 KiB, at 4.2 TB/s
     assert rate == pytest.approx(200 / ((15.0e9 + 200 * 513 * 131072) / 4.2e12), rel=0.02)
