@@ -135,3 +135,15 @@ def test_what_a_tenant_gave_back_does_not_count_against_it():
         admit(used, 1 + number % 2, "acme").release()
     assert fill(used, "acme") == fill(fresh, "acme")
     assert fill(used, "other") == fill(fresh, "other")
+
+
+def test_a_request_is_told_when_it_has_waited_for_longer_than_the_limit():
+    admission, told = make(), []
+    young, old = admit(admission, 1, "a"), admit(admission, 1, "a")
+    admission.line[old] = (0.0, told.append)
+    admission.line[young] = (10.0, told.append)
+    admission.sweep(60.0)
+    assert told == []
+    admission.sweep(60.5)
+    assert [str(error) for error in told] == ["the request waited 60 s in the queue: try again later"]
+    assert list(admission.line) == [young]

@@ -216,3 +216,14 @@ def test_what_is_forgotten_is_blank_and_what_is_held_keeps_its_name():
     assert pool.find(0, [b"idle"], 1) == []
     assert pool.find(0, [b"held"], 1) == [held]
     assert pool.num_free == 2
+
+
+def test_a_prefix_ends_at_the_first_name_that_is_not_known():
+    pool = BlockPool(2)
+    pages = [pool.take(), pool.take()]
+    for page, name in zip(pages, (b"a", b"c"), strict=True):
+        pool.publish(page, 0, name)
+    assert pool.find(0, [b"a", b"b", b"c"], 3) == pages[:1]
+    assert pool.find_each(0, [b"a", b"b", b"c"], 3) == [pages[0], UNKNOWN, pages[1]]
+    assert pool.locate(0, b"b") == (UNKNOWN, 0)
+    assert pool.locate(0, b"c")[0] == pages[1]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.errors import FrameError
-from firelane.link.framing import LENGTH_BYTES, FrameReader, encode
+from firelane.link.framing import LENGTH_BYTES, FrameReader, encode, take
 from firelane.wire.frames import (
     Abort,
     Drain,
@@ -102,3 +102,13 @@ def test_http_on_the_frame_socket_is_refused():
 def test_random_bytes_never_raise_anything_else(data):
     with contextlib.suppress(FrameError):
         FrameReader(ToEngine, 64).feed(data)
+
+
+def test_a_frame_is_taken_once_it_is_whole():
+    frame, decoder = encode(Drain(1.5)), msgspec.msgpack.Decoder(ToEngine)
+    size = len(frame) - LENGTH_BYTES
+    for end in range(len(frame)):
+        assert take(decoder, frame[:end], size) is None
+    assert take(decoder, frame + b"more", size) == (Drain(1.5), len(frame))
+    with pytest.raises(FrameError):
+        take(decoder, frame, size - 1)

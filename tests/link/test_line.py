@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -177,3 +178,10 @@ def test_a_refusal_may_pass(lines):
     with pytest.raises(PeerLostError, match="later") as refused:
         answer(lines[1], Secret(b"key", 3), bytes(64))
     assert refused.value.is_passing
+
+
+def test_a_line_says_whether_it_is_encrypted(lines):
+    one, other = lines
+    assert not one.is_encrypted
+    one.encrypt(SimpleNamespace())
+    assert (one.is_encrypted, other.is_encrypted) == (True, False)

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from firelane.text.tokens.detokenize import StopMatcher, StreamDetokenizer, TableDetokenizer, make_detokenizer
+from firelane.text.tokens.detokenize import (
+    StopMatcher,
+    StreamDetokenizer,
+    TableDetokenizer,
+    make_detokenizer,
+    partial_suffix_length,
+)
 from firelane.text.tokens.tokenizer import Tokenizer
 from tests.text.toy_model import byte_tokenizer
 
@@ -118,3 +125,9 @@ def test_long_texts_have_the_same_tokens():
     for special in (True, False):
         expected = BYTES.core.encode(text, add_special_tokens=special).ids
         assert BYTES.encode(text, add_special_tokens=special) == expected
+
+
+@pytest.mark.parametrize("before", ["", "x", "x" * 50, "<|" * 20])
+@pytest.mark.parametrize(("end", "length"), [("<", 1), ("<|en", 4), ("<|end|", 6), ("<|x", 0), ("", 0)])
+def test_the_end_of_a_text_that_begins_a_mark(before, end, length):
+    assert partial_suffix_length(f"{before} {end}", ["<|end|>", "</s>"]) == length
