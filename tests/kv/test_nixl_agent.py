@@ -169,7 +169,7 @@ def test_an_agent_with_too_many_endless_reads_starts_again(engines, monkeypatch)
     there.fill(prompt(16))
     for _ in range(2):
         peer = attach(TCP, there, here)
-        assert here.pull(peer, here.wanted(prompt(17)), deadline_s=0.05).outcome == "late"
+        assert here.pull(peer, here.wanted(prompt(17)), deadline_s=0.5).outcome == "late"
     until(lambda: not here.transfer._side.nixl._agent.answers())
     agents.library = CopyingLibrary
     pulled(there, here, "nixl")
