@@ -16,11 +16,11 @@ from statistics import median
 from typing import Any
 
 from firelane import env
-from firelane.bench.disagg import DisaggRun
-from firelane.bench.disagg_client import SimulatedClient
-from firelane.bench.disagg_engine import SimulatedEngine
-from firelane.bench.disagg_loads import RequestArrival, arrivals
-from firelane.bench.disagg_model import DisaggMachine
+from firelane.bench.simulation.disagg import DisaggRun
+from firelane.bench.simulation.disagg_client import SimulatedClient
+from firelane.bench.simulation.disagg_engine import SimulatedEngine
+from firelane.bench.simulation.disagg_loads import RequestArrival, arrivals
+from firelane.bench.simulation.disagg_model import DisaggMachine
 from firelane.bench.table import format_table, percentile
 from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.gateway.engines.routing.routing import POLICIES, Router

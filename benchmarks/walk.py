@@ -92,7 +92,7 @@ def chat(url: str, model: str) -> None:
 
 
 def walks_of(server: ServerProcess) -> list[dict[str, Any]]:
-    """What each process entered while one chat ran."""
+    """The files and functions that each process entered while one chat ran, one entry for each process."""
     model = first_model(server.url)
     chat(server.url, model)
     pids = [server.gateway_pid, *filter(_is_walking, descendants(server.gateway_pid))]

@@ -23,24 +23,10 @@ from firelane.engine_state import (
     Unreachable,
     apply,
 )
-from firelane.wire.frames import Asleep, Awake, Failed, Loading, Progress, Ready
+from firelane.wire.frames import Asleep, Awake, Failed, Loading, Progress
+from tests import ready_frame
 
-READY = Ready(
-    protocol=0,
-    pid=1,
-    model="m",
-    vocab_size=9,
-    max_model_len=9,
-    max_num_seqs=1,
-    block_size=16,
-    num_blocks=4,
-    weights_bytes=100,
-    kv_bytes=20,
-    load_s=0.1,
-    role="prefill",
-    engine_id="e",
-    pages_address="host:1",
-)
+READY = msgspec.structs.replace(ready_frame.READY, role="prefill", engine_id="e", pages_address="host:1")
 ENDED = EngineExit(pid=7, return_code=-9, lived_s=1.0)
 EVENTS: list[EngineEvent] = [
     Connected(),

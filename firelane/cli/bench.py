@@ -176,7 +176,7 @@ def _run_host(arguments: argparse.Namespace, environment: Environment) -> int:
 
 def _run_router(arguments: argparse.Namespace, environment: Environment) -> int:
     del environment
-    from firelane.bench.router import format_router, run_router
+    from firelane.bench.simulation.router import format_router, run_router
     from firelane.bench.table import write_json
 
     figures = run_router(arguments.trace, arguments.policy, engines=arguments.engines, seeds=arguments.seeds)
@@ -187,8 +187,8 @@ def _run_router(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 def _run_disagg(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.bench.disagg import DisaggLoad, DisaggSetup, format_disagg, run_disagg
-    from firelane.bench.disagg_model import DisaggMachine
+    from firelane.bench.simulation.disagg import DisaggLoad, DisaggSetup, format_disagg, run_disagg
+    from firelane.bench.simulation.disagg_model import DisaggMachine
     from firelane.bench.table import write_json
 
     machine = DisaggMachine.find(

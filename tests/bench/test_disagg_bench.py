@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.bench.disagg import (
+from firelane.bench.simulation.disagg import (
     DisaggLoad,
     DisaggRun,
     DisaggSetup,
     format_disagg,
     run_disagg,
 )
-from firelane.bench.disagg_loads import LOADS, RequestArrival, arrivals
-from firelane.bench.disagg_model import DisaggMachine
+from firelane.bench.simulation.disagg_loads import LOADS, RequestArrival, arrivals
+from firelane.bench.simulation.disagg_model import DisaggMachine
 from firelane.errors import UsageError
 from firelane.gateway.engines.roles.role_controller import RoleController, RoleRule
 from firelane.gateway.engines.roles.role_targets import RoleTargets

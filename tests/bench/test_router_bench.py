@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from numpy.random import default_rng
 
-from firelane.bench.router import Simulation, format_router, run_router, simulate
-from firelane.bench.router_engine import EngineSpeed
-from firelane.bench.router_traces import TRACES, TraceSession, Turn
+from firelane.bench.simulation.router import Simulation, format_router, run_router, simulate
+from firelane.bench.simulation.router_engine import EngineSpeed
+from firelane.bench.simulation.router_traces import TRACES, TraceSession, Turn
 from firelane.errors import UsageError
 from firelane.gateway.engines.routing.policies import LeastRequests, LeastTokens
 

@@ -19,24 +19,11 @@ from firelane.server.engine_shares import EngineOptions
 from firelane.server.model import Model
 from firelane.server.model_spec import ModelSpec
 from firelane.wire.cache_events import BlocksCleared, CacheEvents
-from firelane.wire.frames import PROTOCOL_VERSION, Asleep, Awake, Progress, Ready
+from firelane.wire.frames import Asleep, Awake, Progress
+from tests import ready_frame
 
 ROLES = ("prefill", "decode")
-READY = Ready(
-    protocol=0,
-    pid=1,
-    model="m",
-    vocab_size=9,
-    max_model_len=9,
-    max_num_seqs=1,
-    block_size=16,
-    num_blocks=4,
-    weights_bytes=100,
-    kv_bytes=20,
-    load_s=0.1,
-    states_bytes=3,
-    can_sleep=True,
-)
+READY = msgspec.structs.replace(ready_frame.READY, states_bytes=3, can_sleep=True)
 
 
 def spec_of(tmp_path: Path, **changes: Any) -> ModelSpec:
@@ -52,7 +39,7 @@ def engines(tmp_path: Path) -> Model:
     for name in ("0", "1"):
         link = made.add(name)
         link._connection = SimpleNamespace(send=lambda _: None, close=lambda: None)  # pyright: ignore
-        link.receive(msgspec.structs.replace(READY, protocol=PROTOCOL_VERSION))
+        link.receive(READY)
     return made
 
 
@@ -116,7 +103,7 @@ def test_each_event_is_told_once_and_those_of_the_cache_and_of_roles_go_elsewher
     link._connection = SimpleNamespace(send=lambda _: None, close=lambda: None)  # pyright: ignore
     told.clear()
     link.receive(Progress("load", 1, 2, "B"))
-    link.receive(msgspec.structs.replace(READY, protocol=PROTOCOL_VERSION))
+    link.receive(READY)
     link.receive(CacheEvents([BlocksCleared()]))
     link.lose("killed")
     assert told == [("m", "Progress"), ("m", "Ready"), ("m", "Lost")]

@@ -27,7 +27,8 @@ from firelane.server.process_setup import raise_file_limit
 from firelane.server.progress import ProgressDisplay
 from firelane.server.service import _Service
 from firelane.server.start_lines import cache_text, products_text, role_text, states_text
-from firelane.wire.frames import PROTOCOL_VERSION, Loading, Ready
+from firelane.wire.frames import Loading
+from tests import ready_frame
 
 
 def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
@@ -46,19 +47,7 @@ def service(tmp_path: Path) -> _Service:
     return service
 
 
-READY = Ready(
-    protocol=PROTOCOL_VERSION,
-    pid=1,
-    model="m",
-    vocab_size=9,
-    max_model_len=2048,
-    max_num_seqs=1,
-    num_blocks=64,
-    block_size=16,
-    weights_bytes=1,
-    kv_bytes=3_000_000,
-    load_s=0.1,
-)
+READY = msgspec.structs.replace(ready_frame.READY, max_model_len=2048, num_blocks=64, kv_bytes=3_000_000)
 
 
 def serve_all(service: _Service) -> None:

@@ -65,7 +65,8 @@ class CopyingLibrary:
 
 
 class ThreadAgents:
-    """See HelperAgents. fails: the next starts do."""
+    """Agents that are threads of this process, with the methods of HelperAgents. fails: number of the next
+    starts that fail."""
 
     def __init__(self, *, library=CopyingLibrary, fails=0):
         self.library, self.fails, self.starts = library, fails, 0

@@ -163,7 +163,8 @@ def test_a_refusal_is_told_and_logged(caplog):
 
 
 def test_certificates_and_a_ca_that_are_renewed_count_from_the_next_handshake(tmp_path, caplog):
-    """Who has one of the old CA is not let in any more. Files that do not fit leave what there was."""
+    """A certificate of the old CA is refused once the new one has been read. Files that do not fit change
+    nothing."""
     paths = {"ca": tmp_path / "ca.pem", "cert": tmp_path / "cert.pem", "key": tmp_path / "cert.key"}
 
     def install(name, key=None):

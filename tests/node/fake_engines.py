@@ -11,21 +11,8 @@ from firelane.node.model import NodeModel
 from firelane.node.node import Node
 from firelane.node.policy import ModelPolicy, NodePolicy
 from firelane.node.states import State
-from firelane.wire.frames import Asleep, Awake, Ready
-
-READY = Ready(
-    protocol=0,
-    pid=1,
-    model="m",
-    vocab_size=9,
-    max_model_len=9,
-    max_num_seqs=1,
-    block_size=16,
-    num_blocks=4,
-    weights_bytes=100,
-    kv_bytes=20,
-    load_s=0.1,
-)
+from firelane.wire.frames import Asleep, Awake
+from tests.ready_frame import READY
 
 
 class Clock:

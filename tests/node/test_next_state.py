@@ -1,4 +1,4 @@
-"""What becomes of a model after an event of its engines."""
+"""The rules of `next_state`: an event of an engine gives the model its next state."""
 
 from __future__ import annotations
 

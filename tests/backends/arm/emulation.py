@@ -156,7 +156,8 @@ def _view(memory: Any) -> NDArray[np.uint8]:
 
 
 class EmulatedLibrary:
-    """See native.ProgramLibrary. The process starts with the first step, when all arrays are known."""
+    """A compiled program in an emulated process, with the methods of native.ProgramLibrary. The process
+    starts with the first step, when all arrays are known."""
 
     def __init__(self, program: Path, isa: str) -> None:
         self._command = [QEMU, "-cpu", EMULATED_CPUS[isa], str(program)]

@@ -12,8 +12,8 @@ from statistics import median
 
 from numpy.random import default_rng
 
-from firelane.bench.router_engine import PAGE_TOKENS, EngineSpeed, Job, TraceEngine
-from firelane.bench.router_traces import TRACES, TraceSession
+from firelane.bench.simulation.router_engine import PAGE_TOKENS, EngineSpeed, Job, TraceEngine
+from firelane.bench.simulation.router_traces import TRACES, TraceSession
 from firelane.bench.table import format_table, percentile
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.engines.recovery.in_flight import InFlight

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from firelane.backends.null.executor import NullExecutor
-from firelane.bench.disagg_clock import DeviceClock, Timeline
-from firelane.bench.disagg_transfer import PageLink, SimulatedTransfer
+from firelane.bench.simulation.disagg_clock import DeviceClock, Timeline
+from firelane.bench.simulation.disagg_transfer import PageLink, SimulatedTransfer
 from firelane.contract import StepInputs, StepLimits
 from firelane.engine.core import EngineCore
 from firelane.gateway.engines.recovery.in_flight import InFlight

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from socket import socket
 
-from firelane.bench.disagg_clock import Timeline
+from firelane.bench.simulation.disagg_clock import Timeline
 from firelane.errors import PeerLostError
 from firelane.kv import KvCache, WantedPage, WantedState
 from firelane.kv.transfer import Settled

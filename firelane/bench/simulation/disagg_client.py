@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from firelane.bench.disagg_loads import RequestArrival
+from firelane.bench.simulation.disagg_loads import RequestArrival
 from firelane.errors import FirelaneError
 from firelane.wire.frames import FinishReason, PagesAt, Started, TokenLogprobs
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from firelane.bench.disagg_clock import DeviceClock
-from firelane.bench.disagg_engine import EngineKind
-from firelane.bench.disagg_transfer import PageLink
+from firelane.bench.simulation.disagg_clock import DeviceClock
+from firelane.bench.simulation.disagg_engine import EngineKind
+from firelane.bench.simulation.disagg_transfer import PageLink
 from firelane.contract import StepLimits
 from firelane.errors import UsageError
 from firelane.models.registry import load_program

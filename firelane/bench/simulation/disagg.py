@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from firelane.bench.disagg_client import SimulatedClient
-from firelane.bench.disagg_clock import Timeline
-from firelane.bench.disagg_engine import EngineKind, SimulatedEngine
-from firelane.bench.disagg_loads import LOADS, RequestArrival, arrivals, prompt_of
-from firelane.bench.disagg_model import DisaggMachine
-from firelane.bench.disagg_roles import SimulatedRoles
-from firelane.bench.disagg_transfer import SimulatedTransfer
+from firelane.bench.simulation.disagg_client import SimulatedClient
+from firelane.bench.simulation.disagg_clock import Timeline
+from firelane.bench.simulation.disagg_engine import EngineKind, SimulatedEngine
+from firelane.bench.simulation.disagg_loads import LOADS, RequestArrival, arrivals, prompt_of
+from firelane.bench.simulation.disagg_model import DisaggMachine
+from firelane.bench.simulation.disagg_roles import SimulatedRoles
+from firelane.bench.simulation.disagg_transfer import SimulatedTransfer
 from firelane.bench.table import format_table, percentile
 from firelane.errors import UsageError
 from firelane.gateway.engines.recovery.in_flight import InFlight

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from firelane.bench.disagg_client import SimulatedClient
-from firelane.bench.disagg_clock import Timeline
-from firelane.bench.disagg_engine import SimulatedEngine
+from firelane.bench.simulation.disagg_client import SimulatedClient
+from firelane.bench.simulation.disagg_clock import Timeline
+from firelane.bench.simulation.disagg_engine import SimulatedEngine
 from firelane.bench.table import percentile
 from firelane.gateway.engines.roles.role_control import PERCENT
 from firelane.gateway.engines.roles.role_controller import Measurement, Role, RoleController, Split
