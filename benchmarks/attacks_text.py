@@ -201,7 +201,7 @@ def attack(url: str, requests: list[Request]) -> Counter[str]:
 
 
 def small_grammars() -> Iterator[Request]:
-    """Of another client, each a new one."""
+    """Yield small requests of another client, each with a grammar that no request had before."""
     return (completion(max_tokens=4, guided_regex=f"{i}[0-9]{{3}}") for i in itertools.count())
 
 

@@ -29,8 +29,8 @@ from fault_settings import SETTINGS, Setting
 from fault_streams import Streams
 
 PIECES = 8
-"""Of each stream between two faults: more than an engine draws ahead, so that nobody takes a request that is
-hit again and again for the cause."""
+"""The pieces of each stream between two faults. They are more than an engine draws ahead, so that a request
+that is hit again and again is not taken for the cause."""
 RESULTS = Path("cluster_faults.jsonl")
 
 

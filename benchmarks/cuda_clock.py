@@ -28,11 +28,11 @@ def open_device() -> CudaDevice:
 
 class Clock(Protocol):
     def seconds(self, work: Work, *, repeats: int = 10) -> float:
-        """Of one run of `work` on the device, when run after run is queued."""
+        """Return the seconds of one run of `work` on the device, when run after run is queued."""
         ...
 
     def host_seconds(self, work: Work, *, repeats: int = 100) -> float:
-        """What `work` takes the host that starts it."""
+        """Return the seconds that the host takes to start `work`."""
         ...
 
 
@@ -79,7 +79,7 @@ class GraphClock:
 
 @dataclass(frozen=True)
 class HostClock:
-    """Where there is no GPU: one run, so that a benchmark's own code can be tried."""
+    """Times one run on a machine without a GPU, so that a benchmark's own code can be tried."""
 
     def seconds(self, work: Work, *, repeats: int = 10) -> float:
         del repeats

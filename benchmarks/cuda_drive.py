@@ -18,7 +18,8 @@ Chunk = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Of one step, in seconds. turn: from submit() to the end of wait(); submit, wait: of these calls."""
+    """The times of one step, in seconds. turn: from submit() to the end of wait(); submit, wait: of these
+    calls."""
 
     turn: float
     submit: float

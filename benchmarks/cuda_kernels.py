@@ -69,7 +69,7 @@ class Row:
     library_s: float | None = None
 
     def share(self, limits: Limits) -> float:
-        """Of the roofline."""
+        """Return the row's speed as a share of the roofline."""
         return limits.seconds(self.nbytes, self.flops) / self.seconds
 
 
@@ -91,7 +91,8 @@ def bucket_of(chunks: Sequence[Chunk]) -> Bucket:
 
 
 def kind_of(op: Op) -> str:
-    """Of a product the name of its matrix without the layer: qkv, output, gate_up, down, lm_head."""
+    """Return the name of a product's matrix without the layer (qkv, output, gate_up, down, lm_head), or the
+    type of another op."""
     return op.products[0].weight.name.rpartition(".")[2] if op.products else type(op).__name__
 
 
@@ -196,7 +197,7 @@ class Bench:
         return works, costs
 
     def _cost(self, op: Op, shape: StepShape) -> Cost:
-        """As the Program says, but with the bytes that the weights have in this form."""
+        """Return the op's cost in the Program, with the bytes that its weights have in this form."""
         cost = op.cost(shape)
         if op.products:
             read = sum(self.weights.matrix(product.weight.name).nbytes for product in op.products)
@@ -266,7 +267,7 @@ def measure(
     *,
     tuned: MeasuredTable | None = None,
 ) -> Iterator[list[Row]]:
-    """What there is after each form. tuned: as store.read() gives it."""
+    """Yield all rows so far after each form. tuned: as store.read() gives it."""
     found: list[Row] = []
     for form in FORMS:
         bench = Bench.make(program, device, clock, form=form, rows=rows, tuned=tuned)

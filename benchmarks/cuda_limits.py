@@ -1,4 +1,4 @@
-"""What the GPU can do at most: the limits that the other GPU benchmarks are held against.
+"""Measures the GPU's limits, which the other GPU benchmarks are held against.
 
 cuda_limits.py [--out DIR]
 

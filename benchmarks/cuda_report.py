@@ -34,7 +34,7 @@ class Conditions:
 
     @classmethod
     def now(cls) -> Conditions:
-        """Of this machine. Raises MachineError, UsageError where no GPU can be used."""
+        """Read the conditions of this machine. Raises MachineError, UsageError where no GPU can be used."""
         found = gpu_detection.detect()
         gpu = gpu_detection.require(found)
         return cls(
@@ -92,7 +92,7 @@ def publish(name: str, tables: Sequence[Table], figures: Any, arguments: argpars
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
-    """Where benchmarks/cuda_tune.py has put its table."""
+    """Add an option that names the folder of the table of benchmarks/cuda_tune.py."""
     parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="of tuned products (default: by rule)")
 
 

@@ -48,8 +48,8 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is run. slots: sequences that there is room for; sequences: decode so many at once; context:
-    tokens before them; steps: of each. tuned: as store.read() gives it."""
+    """The sizes of a run. slots: sequences that there is room for; sequences: decode so many at once;
+    context: tokens before them; steps: of each. tuned: as store.read() gives it."""
 
     slots: int = 256
     sequences: Sequence[int] = SEQUENCES
@@ -204,7 +204,7 @@ def median(times: Sequence[StepTimes]) -> StepTimes:
 
 
 def agreements(forms: dict[str, Form]) -> list[str]:
-    """What was compared bit for bit through the tokens, and how it came out."""
+    """Compare the forms' tokens; return a line for each comparison and its result."""
     first = next(iter(forms))
     found: list[str] = []
     for name, form in forms.items():
@@ -254,7 +254,7 @@ def prefill_table(prefills: Sequence[Prefill], limits: Limits) -> Table:
 
 
 def gemm_table(figures: Figures) -> Table:
-    """What invariance costs: the time of our products over the library's, minus one."""
+    """Make the table of the cost of invariance: the time of our products over the library's, minus one."""
 
     def cost(ours: float, library: float) -> str:
         return f"{100 * (ours / library - 1):+.1f}%"
@@ -306,7 +306,7 @@ def tables(figures: Figures) -> list[Table]:
 def measure(
     program: Program, forms: Sequence[str], device: Device, plan: Plan, limits: Limits
 ) -> Iterator[Figures]:
-    """What there is after each form."""
+    """Yield all figures so far after each form."""
     found: dict[str, Form] = {}
     for form in forms:
         found[form] = measure_form(form, program, device, plan, limits)

@@ -83,7 +83,7 @@ def in_order(shapes: Sequence[ProductShape]) -> list[ProductShape]:
 
 
 def candidates(shape: ProductShape) -> list[LinearConfig]:
-    """What the tuner looks at first."""
+    """Return the configs that the tuner tries first."""
     return [by_rule(shape), *neighbours(by_rule(shape), shape)]
 
 
@@ -104,7 +104,7 @@ def compile_ahead(shapes: Sequence[ProductShape]) -> None:
 def measure(
     shapes: Sequence[ProductShape], *, stopwatch: CudaStopwatch, device: torch.device, minutes: float
 ) -> Iterator[dict[ProductShape, Measured]]:
-    """What was found after each shape. While one is measured the next one's kernels compile."""
+    """Yield all configs found so far after each shape. Meanwhile the next shape's kernels compile."""
     ends_s = time.monotonic() + 60 * minutes
     found: dict[ProductShape, Measured] = {}
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
@@ -156,7 +156,8 @@ def figures_of(file: Path, shapes: Sequence[ProductShape], found: dict[ProductSh
 
 
 def record_of(figures: Figures) -> dict[str, Any]:
-    """Of each shape the times by config; JSON has no dataclasses as keys."""
+    """Return the figures for JSON, which has no dataclasses as keys: a list with the times of each shape by
+    config."""
     return {
         "file": figures.file,
         "measured": [

@@ -51,7 +51,7 @@ class ClosedLoop:
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
-        self.tokens += len(frame.ids)
+        self.tokens += len(frame.tokens)
         self.bytes += len(encode(frame))
         self._missing += len(frame.finished)
 

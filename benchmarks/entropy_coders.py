@@ -28,8 +28,9 @@ from firelane.bench.table import format_table
 from firelane.native.machine import cpu_identity
 from firelane.sources.resolve import EMBEDDED
 from firelane.weights.checkpoints.checkpoint import Checkpoint
-from firelane.weights.lossless import decode, encode, planes
+from firelane.weights.lossless import planes
 from firelane.weights.lossless.chunks import PARAMETERS
+from firelane.weights.lossless.codec import decode, encode
 from firelane.weights.lossless.report import entropy_bits
 from firelane.weights.lossless.zstd import zstd
 

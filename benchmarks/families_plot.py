@@ -79,7 +79,7 @@ def _label(heading: str, row: Row) -> str:
 
 
 def drawn(found: list[Figure]) -> str:
-    """As SVG."""
+    """Draw the figures as SVG."""
     longest = max(figure.limit for figure in found)
     width, height = LABEL_WIDTH + BAR_WIDTH + TEXT_WIDTH, TOP + LINE * len(found) + 10
     body = [line for number, figure in enumerate(found) for line in _bar(number, figure, longest)]

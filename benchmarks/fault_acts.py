@@ -16,7 +16,7 @@ from firelane.bench.server import ServerProcess
 
 PATIENCE_S = 300.0
 TIMEOUT_S = 3
-"""Of engines without a sign of life."""
+"""An engine without a sign of life for so many seconds is taken for dead."""
 BRIEF_S, LONG_S, PAUSE_S, LOSSY_S = 1.0, 8.0, 4.0, 6.0
 """A disturbance that a connection outlasts, and one after which it is given up; of a process that is stopped
 and goes on, and of a network that loses packets."""

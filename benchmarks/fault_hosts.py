@@ -123,7 +123,7 @@ class Cluster:
         }
 
     def ends(self, hits: str, what: str) -> dict[str, Fault]:
-        """Of an engine, or its host, of this kind."""
+        """Return the faults that end an engine of this kind, or its host."""
         return {
             f"SIGKILL of an engine{what}": Fault(hits, partial(self.end_engine, number=signal.SIGKILL)),
             f"SIGSTOP of an engine{what}": Fault(hits, partial(self.end_engine, number=signal.SIGSTOP)),
@@ -180,8 +180,8 @@ class HostRoles:
         return counters(self._cluster.server.url, *names)
 
     def _between(self, _: str, *, ways: tuple[str, ...], seconds: float, share: float) -> None:
-        """Of the packets between each engine for prefill and each one for decode this share is lost, seen
-        from prefill."""
+        """Lose `share` of the packets between each engine for prefill and each one for decode, for `seconds`.
+        ways: "to" and "from", as seen from prefill."""
         net = self._cluster.net
         with contextlib.ExitStack() as stack:
             for prefill, decode in product(("p0", "p1"), ("d0", "d1")):

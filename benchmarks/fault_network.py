@@ -12,7 +12,8 @@ from ipaddress import IPv4Address
 
 BRIDGE = f"flbr{os.getpid()}"
 FIRST = IPv4Address("10.77.0.1") + 256 * (os.getpid() % 256)
-"""Of the bridge, from where clients ask; the hosts have those behind it. Several may run at a time."""
+"""The bridge has this address, which clients ask from, and the hosts have those behind it. Several networks
+may run at a time."""
 ETHERTYPE, SOURCE = 12, 26
 """Offsets in a frame with IPv4."""
 RANDOM = 0xFFFFF000 + 56

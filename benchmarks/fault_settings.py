@@ -47,7 +47,7 @@ class Setting(Protocol):
 
 
 class Roles:
-    """See above."""
+    """One server with two engines for prefill and two for decode, which share memory."""
 
     def __init__(self, stack: contextlib.ExitStack, tokens: int) -> None:
         self._tokens = tokens
@@ -74,14 +74,15 @@ class Roles:
     def places(self) -> dict[str, list[str]]:
         commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in self._server.engine_pids}
         found = {
-            role: [str(pid) for pid, words in sorted(commands.items()) if f'"role":"{role}"' in words]
+            role: [str(pid) for pid, words in sorted(commands.items()) if f"role={role}" in words]
             for role in ROLES
         }
         return {**found, "gateway": [str(self._server.gateway_pid)]}
 
 
 class Servers:
-    """See above. Whoever asks is the router: first the server for prefill, then the one for decode."""
+    """Two servers, the second of which has its pages from the first. Whoever asks is the router: first the
+    server for prefill, then the one for decode."""
 
     def __init__(self, stack: contextlib.ExitStack, tokens: int) -> None:
         self._tokens = tokens

@@ -39,7 +39,7 @@ GATEWAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Of one run. *_us: processor time a token."""
+    """The figures of one run. *_us: processor time a token."""
 
     tokens_per_s: float
     gateways_us: float

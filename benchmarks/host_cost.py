@@ -1,4 +1,4 @@
-"""What the host costs: CPU time per token, requests a second, added time to the first token, connections.
+"""Measures the host's cost: CPU time per token, requests a second, added time to first token, connections.
 
     python benchmarks/host_cost.py [MODEL] [--quick] [--repeats N] [--vllm PYTHON] [--json FILE]
 
@@ -125,7 +125,7 @@ def added_ttft_ms(server: Server, requests: int) -> tuple[float, str]:
 
 
 def words_of(server: Server, tokens: int) -> int:
-    """How many words of the client's make a prompt of about so many tokens."""
+    """Return how many words of the client's make a prompt of about so many tokens."""
     import urllib.request
 
     from host_load import Load
@@ -145,7 +145,7 @@ def words_of(server: Server, tokens: int) -> int:
 
 
 def resident_mib(pid: int) -> float:
-    """Of one process, in MiB."""
+    """Return the memory of one process, in MiB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
@@ -200,7 +200,7 @@ def measure(server: Server, *, quick: bool) -> list[Row]:
 
 
 def best(runs: list[list[Row]]) -> list[Row]:
-    """Of each row the best run, as other work only makes figures worse; of memory the worst."""
+    """Choose the best run of each row, as other work only makes figures worse, but the worst of memory."""
 
     def rank(row: Row) -> float:
         if math.isnan(row.value):

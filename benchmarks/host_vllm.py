@@ -96,7 +96,7 @@ class VllmServer:
 
 
 def embedded() -> Path:
-    """Where the model lies that Firelane carries."""
+    """Return the folder of the model that Firelane carries."""
     import firelane
 
     folder = Path(firelane.__file__).parent / "models" / "embedded"

@@ -91,7 +91,7 @@ def rsgi_app() -> Any:
 
 
 class BareProtocol(asyncio.Protocol):
-    """What the gateway does: parse with httptools, write from the engine's callback."""
+    """Does what the gateway does: it parses with httptools, and writes from the engine's callback."""
 
     def __init__(self, engine: Ticker) -> None:
         import httptools

@@ -95,7 +95,7 @@ class Reader:
 
 @dataclass
 class Changes:
-    """Of each position, against the plain cache."""
+    """The change at each position against the plain cache."""
 
     divergence: list[F32] = field(default_factory=list)
     same_top: list[NDArray[np.bool_]] = field(default_factory=list)
@@ -113,7 +113,7 @@ def log_softmax(logits: F32) -> F32:
 
 
 def windows(model_dir: Path, count: int, length: int) -> list[NDArray[np.int32]]:
-    """Of the package's own source, file after file."""
+    """Cut windows from the package's own source, file after file."""
     files = sorted(Path(firelane.__file__).parent.rglob("*.py"))
     ids = load_tokenizer(model_dir).encode("\n".join(f.read_text() for f in files), add_special_tokens=False)
     step = len(ids) // count

@@ -42,7 +42,7 @@ from firelane.bench.client import LoadClient, first_model, read_outcome
 from firelane.bench.server import ServerProcess, cpu_seconds, descendants
 from firelane.bench.table import format_table
 from firelane.bench.workload import BenchRequest
-from firelane.gateway.routing_names import LEAST_TOKENS, PAGE_AWARE
+from firelane.gateway.config.model import LEAST_TOKENS, PAGE_AWARE
 from firelane.native.machine import cpu_identity
 
 CONFIG: dict[str, Any] = COMMON | {

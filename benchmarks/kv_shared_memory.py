@@ -91,7 +91,7 @@ def forbid_huge_pages(executor: CpuExecutor) -> None:
 
 
 def huge_share(executor: CpuExecutor) -> float:
-    """Of the mapping that holds the pages."""
+    """Return the share of huge pages in the mapping that holds the cache's pages."""
     at, inside, found = executor.pages.ctypes.data, False, 0
     for line in Path("/proc/self/smaps").read_text().splitlines():
         bounds = RANGE.match(line)

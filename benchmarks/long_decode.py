@@ -37,15 +37,16 @@ from firelane.program.program import Program
 from firelane.program.values import Cost
 
 STEPS = 8
-"""Of each context, in a round."""
+"""The steps of each context in a round."""
 SMALL_BF16 = 0x3C3C
 """The bits of about 0.01, in bf16 and in float32."""
 
 
 @dataclass
 class Times:
-    """Of one context in one cache, of each round: seconds a step, and shares of the bandwidth; the same of
-    its attention alone, and the share of the peak rate of products. Costs of a step, and of its attention."""
+    """The times of one context in one cache, a row for each round: seconds a step, and shares of the
+    bandwidth; the same of its attention alone, and the share of the peak rate of products. cost,
+    attention_cost: of a step, and of its attention."""
 
     executor: CpuExecutor
     cache: str
@@ -129,7 +130,7 @@ def times_of(executor: CpuExecutor, cache: str, context: int) -> Times:
 
 
 def attention_seconds(executor: CpuExecutor, program: Program) -> float:
-    """Of a step, the mean of those since the times were set to zero."""
+    """Return the seconds of attention in a step, the mean of the steps since the times were set to zero."""
     seconds = zip(program.ops, executor.op_seconds, strict=False)
     return sum(float(s) for op, s in seconds if isinstance(op, Attention)) / float(executor.op_seconds[-1])
 

@@ -13,7 +13,7 @@ from lossless_figures import AtRest, Coder, Conditions
 from numpy.typing import NDArray
 
 from firelane.weights.checkpoints.checkpoint import Checkpoint
-from firelane.weights.lossless import decode, encode
+from firelane.weights.lossless.codec import decode, encode
 from firelane.weights.lossless.pack import pack
 from firelane.weights.lossless.planes import count_exponents
 from firelane.weights.lossless.report import entropy_bits

@@ -1,4 +1,5 @@
-"""What benchmarks/lossless.py measures: one record a part, kept as JSON, so that a part can be run alone."""
+"""The records that benchmarks/lossless.py measures: one for each part, kept as JSON, so that a part can be
+run alone."""
 
 from __future__ import annotations
 
@@ -149,7 +150,7 @@ class Figures:
 
 
 def load_figures(path: Path, model: str) -> Figures:
-    """What earlier runs left there, if it is of the same model."""
+    """Load the figures that earlier runs left there, if they are of the same model."""
     if path.exists():
         figures = msgspec.json.decode(path.read_bytes(), type=Figures)
         if figures.model == model:
@@ -196,7 +197,7 @@ def commit() -> str:
 
 
 def priority() -> str:
-    """How the scheduler treats this process and those that it starts."""
+    """Say how the scheduler treats this process and those that it starts."""
     policies = {os.SCHED_FIFO: "real-time (FIFO)", os.SCHED_RR: "real-time (RR)"}
     name = policies.get(os.sched_getscheduler(0))
     if name is not None:
@@ -205,7 +206,7 @@ def priority() -> str:
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """As anyone would give it: paths by their last part, what concerns places alone left out."""
+    """Return the command as anyone would give it: paths by their last part, no options for places."""
     shown, words = ["python", "benchmarks/lossless.py"], list(words)
     while words:
         word = words.pop(0)

@@ -1,4 +1,4 @@
-"""What others published about their lossless forms of bf16 weights; none of it was measured here."""
+"""Figures that others published about their lossless forms of bf16 weights; none of it was measured here."""
 
 from __future__ import annotations
 

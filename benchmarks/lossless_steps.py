@@ -155,7 +155,7 @@ def config_of(model_dir: Path, program: Program, form: str, plan: Plan) -> Engin
 
 
 def describe(executor: CpuExecutor, program: Program) -> str:
-    """How many matrices lie in each form."""
+    """Say how many matrices lie in each form."""
     forms = executor.layout.forms
     matrices = [w for w in program.weights if len(w.shape) == 2]
     counts = Counter(forms[w.name].value if w.name in forms else "plain" for w in matrices)
@@ -215,15 +215,16 @@ def check_same_tokens(drivers: dict[str, Driver], where: str) -> None:
 
 
 def moved_bytes(program: Program, executors: dict[str, CpuExecutor], shape: StepShape) -> dict[str, float]:
-    """What the Program's cost says for bf16, less what the form saves in what products read: that is all of
-    it where the embedding is tied, else about the products' share of the weights that have a form."""
+    """Return the bytes that a step moves, by form: those of the Program's cost for bf16, less those that the
+    form saves in weights that products read. Products read all of the saved bytes where the embedding is
+    tied, else about their share of the weights that have a form."""
     cost = program.cost(shape)
     plain, resident = cost.weight_bytes + cost.kv_bytes, executors[BF16].weights_bytes
     return {f: plain - (resident - e.weights_bytes) * read_share(program, e) for f, e in executors.items()}
 
 
 def read_share(program: Program, executor: CpuExecutor) -> float:
-    """Of the weights in a form, how many a product reads."""
+    """Return the share of the bytes of weights in a form that products read."""
     formed = [w for w in program.weights if w.name in executor.layout.forms]
     products = {product.weight for product in program.products}
     return sum(w.nbytes for w in formed if w in products) / max(1, sum(w.nbytes for w in formed))

@@ -58,6 +58,6 @@ class MemoryAtHand:
 
 
 def free_bytes() -> int:
-    """Of the machine, that nothing uses."""
+    """Return the bytes of the machine's memory that nothing uses."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemFree:"))

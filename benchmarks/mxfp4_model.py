@@ -49,7 +49,7 @@ CONFIG: dict[str, Any] = {
 }
 QUANTIZED = CONFIG | {"quantization_config": {"quant_method": "mxfp4"}}
 EXPONENT = 119
-"""Of scales: numbers of about 0.02."""
+"""The byte of all scales: with it numbers are about 0.02."""
 
 
 def tensors_of(name: str, shape: tuple[int, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:

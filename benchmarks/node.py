@@ -155,7 +155,7 @@ def evict(pid: int) -> tuple[Path, int]:
 
 
 def resident_share(path: Path) -> float:
-    """Of the file's pages, those that are in memory."""
+    """Return the share of the file's pages that are in memory."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
         found = np.zeros(-(-len(memory) // mmap.PAGESIZE), np.uint8)
         at, nbytes = np.frombuffer(memory, np.uint8).ctypes.data, ctypes.c_size_t(len(memory))

@@ -85,7 +85,7 @@ Record = Answer | Came | Ended | Failed | Turn | Sizes
 
 
 def node_events(log: str, turn: int, since: float) -> list[Came | Ended]:
-    """Of a node's log of JSON lines, those after `since`."""
+    """Read the events after `since` from a node's log of JSON lines."""
     found = list[Came | Ended]()
     for line in log.splitlines():
         event = NODE_LINES.search(line)
@@ -126,7 +126,7 @@ class Wait:
 
     @property
     def cause(self) -> str:
-        """Of a wait beyond the bar; "" of others."""
+        """The likeliest cause of a wait beyond the bar; "" for other waits."""
         if self.over <= BAR:
             return ""
         if self.died:
@@ -171,7 +171,7 @@ def within(events: Iterable[Came], answer: Answer) -> list[Came]:
 
 
 def waits(answers: Iterable[Answer], came: Sequence[Came], ended: Sequence[Ended], calm: Calm) -> list[Wait]:
-    """Of all requests whose model came meanwhile, whatever its state when they were asked."""
+    """Return the waits of all requests whose model came meanwhile, whatever its state before."""
     return [_wait(answer, found, ended, calm) for answer in answers if (found := within(came, answer))]
 
 

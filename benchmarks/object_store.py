@@ -57,9 +57,9 @@ listen s3
   server rclone 127.0.0.1:{target}
 """
 TARGET_S, TARGET_TIMES = 1.5, 1.2
-"""Of a start from an empty cache: so many times the client alone, and this beside."""
+"""A start from an empty cache may take TARGET_TIMES the time of the client alone, and TARGET_S more."""
 EMPTIED = "models", "weights", "estimates"
-"""Of the cache, before each case."""
+"""These folders of the cache are emptied before each case."""
 
 
 @contextlib.contextmanager
@@ -213,8 +213,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one turn. own_s, server_s: processor time of this process with those that it started, and of the
-    server's."""
+    """The cost of one turn. own_s, server_s: processor time of this process with those that it started, and
+    of the server's."""
 
     seconds: float
     own_s: float

@@ -32,7 +32,10 @@ from firelane.backends.cpu.ranks.pages import RankPages
 from firelane.contract import HostPages
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
-from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
+from firelane.kv.transfer.exported import ExportedPool
+from firelane.kv.transfer.native import page_copier
+from firelane.kv.transfer.page_copy import PageCopier
+from firelane.kv.transfer.peers import PeerTransfer
 from firelane.link import packets
 from firelane.link.channel import Channel
 from firelane.nixl.installed import is_installed
@@ -43,7 +46,7 @@ from firelane.wire.peers import PeerConnection, PeerReady
 
 BLOCK = 16
 PAGE_BYTES = 512 << 10
-"""Of 16 tokens of a Llama of 1 billion parameters."""
+"""The bytes of 16 tokens of a Llama of 1 billion parameters."""
 PAGES = 250
 """4,000 tokens."""
 KEY = b"of the benchmark"

@@ -60,7 +60,7 @@ def sums_program(width: int) -> Program:
 
 
 def sum_seconds(width: int, *, rounds: int, over: str = "memory") -> list[float]:
-    """Of one row of so many numbers: of each round the seconds of a sum, barrier included. over: shared
+    """Sum a row of so many numbers; return the seconds of each round's sum, barrier included. over: shared
     "memory", or "tcp" on this machine's loopback, as between two hosts."""
     cores = sorted(os.sched_getaffinity(0))
     limits = StepLimits(

@@ -46,7 +46,7 @@ from firelane.program.values import StepShape
 LONGEST, SEQUENCES, SHORT = 8192, 8, 64
 PROMPT, LONG = 512, 8000
 ROUND_S = 0.6
-"""Of steps of one workload in a round."""
+"""The seconds that the steps of one workload take in a round."""
 SMALL_BF16 = 0x3C3C
 """The bits of about 0.01, in bf16 and in float32."""
 MIB = 1 << 20
@@ -205,7 +205,7 @@ def memory_rows(planned: Estimate, executor: CpuExecutor, setup: PlanSetup) -> d
     """Bytes planned and measured, of parts and of all."""
     rank = planned.ranks[0]
     kept = executor.kv_bytes + executor.states.nbytes
-    tables = sum(table.nbytes for table in executor._position_tables)
+    tables = sum(table.nbytes for table in executor._positions.arrays)
     assert setup.kv_bytes == kept
     return {
         "weights": [rank.weights, executor.weights_bytes],

@@ -50,7 +50,7 @@ from firelane.models.config.reader import read_config
 
 RESUMED = re.compile(r"requests_resumed .* tokens=(\d+) one_by_one=(\d+)")
 SETTLE_S = 1.0
-"""Of streaming before a disturbance, at least; at most twice as long."""
+"""The least time of streaming before a disturbance; at most it is twice as long."""
 
 
 @dataclass(kw_only=True)

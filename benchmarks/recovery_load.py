@@ -130,7 +130,7 @@ class Load:
 
     @property
     def tokens(self) -> int:
-        """Of all streams, prompts included."""
+        """The tokens of all streams, prompts included."""
         return sum(PROMPT_TOKENS + len(answer.parts) // 2 for answer in self._live.values())
 
     @property

@@ -15,11 +15,11 @@ import tracemalloc
 from collections.abc import Sequence
 from statistics import median
 
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.recovery.ejection import OutlierEjection
-from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.routing.load import Queued, TenantLoad
+from firelane.gateway.engines.routed_engine import Queued, TenantLoad
 from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.gateway.engines.routing.routing import POLICIES, Router
 from firelane.wire.frames import NewRequest, Ready, Sampling

@@ -29,7 +29,7 @@ from firelane.bench.client import DEFAULT_EXTRA, LoadClient, Outcome, first_mode
 from firelane.bench.server import ServerProcess
 from firelane.bench.table import format_table, percentile
 from firelane.bench.workload import BenchRequest
-from firelane.gateway.routing_names import LEAST_TOKENS, ROUTING
+from firelane.gateway.config.model import LEAST_TOKENS, ROUTING
 
 CONFIG = COMMON | {
     "architectures": ["Qwen3ForCausalLM"],
@@ -45,7 +45,7 @@ CONFIG = COMMON | {
     "max_position_embeddings": 8192,
 }
 KV_GIB = 0.05
-"""Of both engines: some 13,000 tokens each."""
+"""The cache of both engines together: some 13,000 tokens each."""
 SECONDS, ROUNDS = 840.0, 7
 
 

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 NETWORK = IPv4Address("10.78.0.0") + 4 * (os.getpid() % 8192)
 BURST_BYTES = 1 << 20
 QUEUE_MS = 20
-"""Of what waits for the bucket before packets are dropped."""
+"""Packets are dropped when they would wait longer than this for the bucket."""
 
 
 class ShapedLink:
@@ -39,7 +39,7 @@ class ShapedLink:
 
     @property
     def address(self) -> str:
-        """Of what runs behind the link."""
+        """The address of servers behind the link."""
         return str(NETWORK + 2)
 
     @property

@@ -1,10 +1,12 @@
 """Growth of each process of a server that answers a mixed load for hours.
 
-    python benchmarks/soak.py [--minutes 120] [--settle-minutes 10] [--rate 4] [--model DIR] [-- OPTIONS]
+    python benchmarks/soak.py [--minutes 120] [--settle-minutes 10] [--settle-rate 4] [--rate 4]
+                              [--model DIR] [-- OPTIONS]
 
 A real server on the embedded model, or on another one, with keys of three tenants and a tier on a drive. The
 load: conversations that go on from turn to turn, completions, tools, schemas, some of them new, embeddings,
-and streams whose clients go away. Requests begin at random times, --rate in a second on average.
+and streams whose clients go away. Requests begin at random times, --rate in a second on average;
+while the server settles --settle-rate, so that caches with a bound are full when the first window begins.
 
 Each process is looked at every 15 seconds: resident memory, its part that is no file, open descriptors. A
 figure of the table is the median of one window; the first window begins when the settling ends. Processes
@@ -28,7 +30,8 @@ from statistics import median
 from typing import Any
 
 import httpx
-from process_faults import SCHEMA, TOOL, processes
+from process_kinds import processes
+from process_streams import SCHEMA, TOOL
 
 from firelane.bench.server import ServerProcess
 from firelane.bench.table import format_table
@@ -138,18 +141,19 @@ KINDS: tuple[tuple[Callable[[random.Random, Talk], Ask], int], ...] = (
 class Load:
     """Requests of all tenants, counted by how they ended."""
 
-    def __init__(self, url: str, keys: list[str], rate: float, seed: int) -> None:
-        self._url, self._keys, self._rate = url, keys, rate
+    def __init__(self, url: str, keys: list[str], seed: int) -> None:
+        self._url, self._keys = url, keys
         self._draw = random.Random(seed)
         self._talks = {key: [Talk() for _ in range(4)] for key in keys}
         self.ended: Counter[str] = Counter()
         self._running: set[asyncio.Task[None]] = set()
 
-    async def run(self, ends_s: float) -> None:
+    async def run(self, rate: float, ends_s: float) -> None:
+        """Begin `rate` requests in a second until then, and wait for the ends of all."""
         kinds, weights = zip(*KINDS, strict=True)
         async with httpx.AsyncClient(base_url=self._url, timeout=120) as client:
             while time.monotonic() < ends_s:
-                await asyncio.sleep(self._draw.expovariate(self._rate))
+                await asyncio.sleep(self._draw.expovariate(rate))
                 key = self._draw.choice(self._keys)
                 kind = self._draw.choices(kinds, weights)[0]
                 asked = kind(self._draw, self._draw.choice(self._talks[key]))
@@ -237,11 +241,16 @@ def report(samples: dict[Process, list[Sample]], settle_s: float, ends_s: float)
 
 
 async def soak(server: ServerProcess, keys: list[str], args: argparse.Namespace) -> None:
-    took_s = args.minutes * 60.0
-    ends_s = time.monotonic() + took_s
-    load = Load(server.url, keys, args.rate, args.seed)
-    _, samples = await asyncio.gather(load.run(ends_s), watch(server, ends_s, args.latest))
-    report(samples, args.settle_minutes * 60.0, took_s)
+    took_s, settle_s, began_s = args.minutes * 60.0, args.settle_minutes * 60.0, time.monotonic()
+    load = Load(server.url, keys, args.seed)
+
+    async def drive() -> None:
+        await load.run(args.settle_rate or args.rate, began_s + settle_s)
+        print(f"{load.ended.total():>8} requests while the server settled", flush=True)
+        await load.run(args.rate, began_s + took_s)
+
+    _, samples = await asyncio.gather(drive(), watch(server, began_s + took_s, args.latest))
+    report(samples, settle_s, took_s)
     for how, count in sorted(load.ended.items()):
         print(f"{count:>8} {how}")
 
@@ -259,6 +268,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="a directory, in place of the embedded model")
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--settle-minutes", type=float, default=10.0)
+    parser.add_argument("--settle-rate", type=float, help="the same while it settles; default: --rate")
     parser.add_argument("--rate", type=float, default=4.0, help="requests in a second, on average")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--latest", type=Path, help="a file for the figures so far")

@@ -1,4 +1,4 @@
-"""What structured output costs: compiling grammars, the engine's work for each constrained token, and a step.
+"""Measures the cost of structured output: compiling grammars, work for each constrained token, and a step.
 
     python benchmarks/structured_output.py [MODEL] [--vocab 128256] [--sequences 32] [--steps 20]
 
@@ -187,7 +187,7 @@ class ClosedLoop:
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
-        self.tokens += len(frame.ids)
+        self.tokens += len(frame.tokens)
         self.missing += len(frame.finished)
         self.reasons.update(finished.reason for finished in frame.finished)
 
@@ -217,7 +217,7 @@ class Meter:
 
 
 def compile_times(model_dir: Path, vocab: int) -> list[str]:
-    """Of each case: compiled for the first time, and found again (copied, for one more sequence)."""
+    """Time each case twice: compiled for the first time, and found again (copied, for one more sequence)."""
     compiler = GrammarCompiler(model_dir, vocab, GrammarLimits())
     began_s = time.perf_counter()
     compiler.compile(Grammar("regex", "first"))

@@ -31,11 +31,11 @@ from firelane.native.machine import cpu_identity
 SIZES = (16, 128, 512)
 ROUNDS = 2
 SETTLE_S = 5.0
-"""How long a flood needs until it holds all seats."""
+"""A flood holds all seats after so many seconds."""
 
 
 def ttft_ms(url: str, key: str, tokens: int, requests: int) -> list[float]:
-    """Of requests one after the other."""
+    """Return the times to the first token of requests one after the other."""
     random_ids = random.SystemRandom()  # no prompt twice: no cached prefix helps
     found: list[float] = []
     with httpx.Client(headers={"authorization": f"Bearer {key}"}, timeout=120, trust_env=False) as client:

@@ -60,9 +60,9 @@ class Walk:
 def run_server(arguments: list[str]) -> int:
     """`firelane ARGUMENTS` in this process, with engines that note what they enter, too."""
     from firelane.cli import main as firelane_main
-    from firelane.node import supervisor
+    from firelane.node import engine_process
 
-    supervisor.MODULE = "benchmarks.walk"
+    engine_process.MODULE = "benchmarks.walk"
     Walk("gateway")
     return firelane_main(arguments)
 

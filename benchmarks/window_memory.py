@@ -31,7 +31,7 @@ from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 MOST_WINDOWS = 1.1
-"""Of pages, that a decoding sequence may hold."""
+"""The most pages that a decoding sequence may hold, in windows."""
 BLOCK_SIZE = 16
 
 

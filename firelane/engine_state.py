@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from firelane.child_process.state import in_words, is_own_doing
+from firelane.child_process.child import in_words, is_own_doing
 from firelane.errors import KilledError
 from firelane.wire.frames import Asleep, Awake, Failed, Loading, Progress, Ready
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from firelane.errors import UsageError
@@ -56,6 +55,8 @@ NEAR_MISS = 0.6
 def read(environ: Mapping[str, str] = os.environ) -> Environment:
     """Parse the environment. Raises UsageError on a variable that is nearly one of ours: see unknown()."""
     for name in unknown(environ):
+        from difflib import get_close_matches  # here: seldom needed
+
         near = get_close_matches(name.removeprefix(PREFIX), KNOWN, n=1, cutoff=NEAR_MISS)
         if near:
             raise UsageError(

@@ -28,6 +28,7 @@ FirelaneError                     exit code 1
     ├── QueueFullError            no room in the queue: try again later (HTTP 429)
     ├── RateLimitError            the tenant's quota is used up: try again later (HTTP 429)
     ├── QueueTimeoutError         waited too long in the queue: try again later (HTTP 503)
+    ├── DeadlineError             no answer within the request's deadline (HTTP 503)
     └── ContextLengthError        prompt plus output longer than the model allows (HTTP 400)
 """
 
@@ -216,6 +217,26 @@ class QueueTimeoutError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="queue_timeout")
+
+
+class DeadlineError(RequestError):
+    """The answer cannot be complete by the deadline that its request has. Clients are told not to try again
+    by themselves: what is left of the time is their caller's."""
+
+    status = 503
+    reason = "deadline_unreachable"
+    """The code of all such errors."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=self.reason)
+
+    @classmethod
+    def before_start(cls) -> DeadlineError:
+        """The error of a request whose time has passed while it waited for an engine."""
+        return cls(
+            "the request's deadline was over before an engine could begin with it: give it more time, or try "
+            "again later"
+        )
 
 
 class ContextLengthError(RequestError):

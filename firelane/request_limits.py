@@ -12,5 +12,7 @@ MAX_GRAMMAR_BYTES = 64 << 10
 """Bytes of any other grammar's text, at most."""
 MAX_TOKENIZER_BYTES = 128 << 20
 """Bytes of a tokenizer.json, at most."""
+MOST_DRAFTED = 31
+"""Tokens of one draft."""
 MAX_STOP_IDS = 16
 """Stop tokens: those that the request names and those that end any sequence of the model."""

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import glob
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Generator
@@ -34,7 +33,7 @@ def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
     durable: bytes and name lie on the drive when the block has ended. A rename may reach the drive before the
     bytes do: without it, a power loss can leave a file of zeros.
     """
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
         _take_from_others(temporary)

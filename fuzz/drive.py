@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fuzz.target import Target
 
 HANG_S = 60
-"""Of real time, on a machine that has other things to do."""
+"""A case that takes longer than this hangs. It is real time, on a machine that has other things to do."""
 MOST_MEMORY_MIB = 3072
 LIBRARIES = ("firelane", "jinja2", "python_multipart", "msgspec", "tomllib")
 
@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("--cases", type=int, required=True)
+    parser.add_argument("--seconds", type=int, default=0, help="at most (default: no limit)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--crashes", type=Path, required=True, help="folder for inputs that crash")
     parser.add_argument("corpora", nargs="+", type=Path, help="folders of inputs; new ones go to the first")
@@ -56,9 +57,10 @@ def main() -> None:
 
 
 def _options(arguments: argparse.Namespace, target: Target) -> list[str]:
-    """Those of libFuzzer."""
+    """Return the options for libFuzzer."""
     options: dict[str, object] = {
         "runs": arguments.cases,
+        "max_total_time": arguments.seconds,
         "seed": arguments.seed or 1,
         "max_len": target.most_bytes,
         "timeout": HANG_S,
@@ -86,7 +88,8 @@ def _mutator(mutate: Callable[[bytes, random.Random], bytes | None]) -> Callable
 
 
 def _inputs(arguments: argparse.Namespace) -> list[bytes]:
-    """Those that raised an exception the last time, which leave their folder, and those of the corpora."""
+    """Return the inputs that raised an exception the last time, which leave their folder, and those of the
+    corpora."""
     found: list[bytes] = []
     for text in sorted(arguments.crashes.glob("*.txt")):
         data = text.with_suffix("")

@@ -124,7 +124,8 @@ def opencode(place: Place) -> str:
 
 
 def aider(place: Place) -> str:
-    """What is in the note after it: an edit that the model asks for."""
+    """Run aider with the request for an edit; return the note after it, or what aider said where the note is
+    unchanged."""
     said = place.tool(
         "aider",
         *("--model", "openai/toy", "--edit-format", "diff", "--no-git", "--yes-always", "--no-check-update"),

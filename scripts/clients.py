@@ -65,7 +65,7 @@ def _quietly(*words: str) -> None:
 
 
 def session(client: Client, url: str, modules: Path, python: Path) -> str:
-    """What went wrong, "" if nothing did."""
+    """Run a client's session; return what went wrong, or ""."""
     with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as home:
         (Path(work) / "note.txt").write_text(SECRET + "\n")
         try:

@@ -44,7 +44,7 @@ CARRIED = ("msgspec", "httptools", "llguidance", "python-multipart", "backports.
 
 
 def requirements() -> list[str]:
-    """Of the base dependencies those that are carried, with their versions."""
+    """Return the base dependencies that are carried, with their versions."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     return [r.split(";")[0].strip() for r in listed if re.split(r"[<>=;\s]", r)[0] in CARRIED]
 

@@ -1,5 +1,5 @@
-"""What a call of gpu_check leaves for the next one, perhaps on another machine: gpu.json with every step's
-result, and one archive of tables, tuning, compiled kernels and names of tests that passed."""
+"""Keeps what a call of gpu_check leaves for the next one, perhaps on another machine: gpu.json with every
+step's result, and one archive of tables, tuning, compiled kernels and names of tests that passed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = ("tables", "passed", "cache/cuda-tuning", "cache/triton")
 
 
 def key_of(device: str) -> str:
-    """What a result holds for: these sources, on such a device, with these compilers."""
+    """Return a digest of what a result holds for: these sources, on such a device, with these compilers."""
     versions = [importlib.metadata.version(name) for name in ("torch", "triton")]
     made = hashlib.sha256("\n".join([device, *versions]).encode())
     for file in sorted(file for pattern in SOURCES for file in ROOT.glob(pattern)):
@@ -31,7 +31,7 @@ def key_of(device: str) -> str:
 
 
 def read_results(directory: Path) -> dict[str, Result]:
-    """Of an earlier call, by step; none where there was none, or its file is damaged."""
+    """Read the results of an earlier call, by step; none where there was none, or its file is damaged."""
     try:
         steps = json.loads((directory / "gpu.json").read_text())["steps"]
         return {step["name"]: Result(**step) for step in steps}

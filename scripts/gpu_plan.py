@@ -68,7 +68,8 @@ def is_settled(step: Step, known: Result, key: str) -> bool:
 
 
 def expected_s(step: Step, known: Result | None) -> float:
-    """What it took when it went well, twice what was too little for it; else what makes it worth starting."""
+    """Return the seconds that a step took when it went well, or twice those that were too few for it, or else
+    the least that make it worth starting."""
     if known and known.outcome == "ok":
         return known.seconds
     if known and known.outcome == "stopped":

@@ -75,7 +75,7 @@ def _filled(part: str, names: dict[str, object]) -> str:
 
 
 def missing(step: Step, packages: Path) -> list[str]:
-    """What the step needs and nobody has."""
+    """Return the packages that the step needs and that are nowhere."""
     return [n for n in step.needs if importlib.util.find_spec(n) is None and not _unpacked(packages, n)]
 
 
@@ -138,7 +138,7 @@ def _watched(
 
 @dataclass
 class Output:
-    """What a step prints: to the log, and failures to who watches."""
+    """Copies what a step prints to the log, and failures to whoever watches."""
 
     stream: IO[str]
     log: IO[str]

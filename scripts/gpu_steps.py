@@ -41,10 +41,12 @@ SERVER = (
 ENGINE_TESTS = tuple(
     f"tests/backends/cuda/test_cuda_{name}.py"
     for name in (
+        "draft_model",
         "embed",
         "executor",
         "experts",
         "families",
+        "features",
         "gpu_detection",
         "in_flight",
         "loader",
@@ -54,6 +56,7 @@ ENGINE_TESTS = tuple(
         "quantised",
         "quantised_loading",
         "schedules",
+        "state_drafts",
     )
 )
 # About the interpreter, the compiler without a GPU, and these benchmarks in the interpreter.

@@ -1,5 +1,5 @@
-"""What all tests share: where compiled kernels are kept, whether CUDA kernels are interpreted or run, how
-property tests draw, and the order of tests."""
+"""Fixtures and hooks that all tests share: they choose where compiled kernels are kept, whether CUDA kernels
+are interpreted or run, how property tests draw, and the order of tests."""
 
 from __future__ import annotations
 

@@ -92,6 +92,7 @@ FIRST_CASES = (
         "cli/",
         "e2e/",
         "engine/",
+        "fuzz/test_native_targets.py",
         "gateway/",
         "kv/",
         "llm/",

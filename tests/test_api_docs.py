@@ -17,6 +17,7 @@ from firelane.api.sampling import AnswerFields, SamplingFields, StreamOptions
 from firelane.api.stored.responses import ResponsesRequest
 from firelane.api.stored.responses_items import ITEM_TYPES
 from firelane.gateway.apis.embeddings.score_types import RerankRequest, ScoreRequest
+from firelane.gateway.apis.llama_server.types import InfillRequest, NativeCompletionRequest
 from firelane.gateway.apis.messages.types import MessagesRequest
 from firelane.gateway.apis.ollama.types import (
     OllamaChatRequest,
@@ -94,6 +95,7 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
         ("Constraints on every path", EVERYWHERE | {*ALIASES, "format"} | {*REFUSED}),
         ("Workers AI", names(RunRequest) - EVERYWHERE - {"options"} | {"options.rejectIfBusy"}),
         ("Tokens", names(TokenizeRequest)),
+        ("llama-server", (names(InfillRequest) | names(NativeCompletionRequest)) - EVERYWHERE),
     ],
 )
 def test_tables_have_every_field(title: str, fields: set[str]) -> None:

@@ -56,3 +56,11 @@ def test_finding_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (tmp_path / "bad.py").write_text("\n" + function(61))
     assert limits.main([str(tmp_path)]) == 1
     assert "bad.py:2: lines in f: 61 (hard limit 60)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("directory", limits.DEFAULT)
+def test_no_file_is_above_the_soft_limit(directory: str) -> None:
+    """The tests are held to the limit like the package."""
+    assert any((limits.ROOT / directory).rglob("*.py"))
+    found = limits.check_tree([limits.ROOT / directory])
+    assert [str(one) for one in found if one.what == "lines in file"] == []

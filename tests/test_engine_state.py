@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.child_process.state import in_words
+from firelane.child_process.child import in_words
 from firelane.engine_state import (
     Assigned,
     Connected,

@@ -86,7 +86,7 @@ def _recipe(streams: tuple[Stream, ...], arguments: argparse.Namespace) -> Recip
 
 
 def _affordable_steps(probe: Trainer, cpu_seconds: float) -> int:
-    """How many steps the CPU time allows, from a few steps of a throwaway model."""
+    """Run a few steps of a throwaway model; return how many steps the CPU time allows."""
     marks: list[float] = []
     probe.run(MEASURED_STEPS, lambda now: marks.append(now.cpu_seconds), SKIPPED_STEPS)
     per_step = (marks[-1] - marks[0]) / (MEASURED_STEPS - SKIPPED_STEPS)

@@ -7,27 +7,27 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from firelane.api.reading.field_names import MarkedMessage
+from firelane.api.custom_tools import CustomDefinition, ToolName
 from firelane.api.reading.schemas import check_schema
 from firelane.api.sampling import (
     HINTS,
     Count,
-    FunctionType,
     Limit,
     Object,
     SamplingFields,
+    ToolType,
     check_shared,
     unsupported,
 )
+from firelane.api.speculation import Prediction
 from firelane.errors import RequestError
 
 CHAT_HINTS = (
     *(name for name in HINTS if name != "thinking"),  # it may hold a budget
-    *("prediction", "verbosity", "web_search_options"),
+    *("verbosity", "web_search_options"),
 )
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_TOOLS = 1024
-Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 # Parts of conversations that models here cannot read: images, sounds, files, items of other servers. In a
 # history they are left out, and words stand in their place: refusing them would end a conversation that began
 # on another server, or in which a tool gave an image. In the newest message of a user they are refused: the
@@ -93,6 +93,29 @@ class CallInMessage(msgspec.Struct, kw_only=True):
     custom: CalledCustomTool | None = None
 
 
+MARKS = ("prefix", "partial")
+
+
+class MarkedMessage(msgspec.Struct, kw_only=True):
+    """A message that may carry a mark: the answer goes on with its text. prefix: the mark of Mistral and
+    DeepSeek. partial: that of Moonshot and Qwen. In the last message a mark is honoured or refused; in an
+    earlier one it changes nothing any more, and the client is told.
+    """
+
+    prefix: bool | None = None
+    partial: bool | None = None
+
+    @property
+    def mark(self) -> str | None:
+        """Name of the field that asks for it."""
+        return next(iter(marks_of(self)), None)
+
+
+def marks_of(message: MarkedMessage) -> dict[str, Any]:
+    """The marks that are set."""
+    return {name: True for name in MARKS if getattr(message, name)}
+
+
 class Message(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
     """Fields of earlier answers that clients send back are taken. refusal: a text that stands for the
     content. annotations: means nothing. audio: left out. parsed: the openai client's own copy of the
@@ -152,15 +175,27 @@ class Message(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
 class FunctionDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """parameters: the JSON schema of the arguments, an object."""
 
-    name: Name
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
 class ToolDefinition(msgspec.Struct, kw_only=True):
-    type: FunctionType
+    """A function, or a custom tool, by its type."""
+
+    type: ToolType
     function: FunctionDefinition | None = None
+    custom: CustomDefinition | None = None
+
+    def name(self, where: str) -> str:
+        """Raises RequestError where it is of another type, or not there."""
+        if self.type not in ("function", "custom"):
+            raise unsupported(f"{where}.type", f"'{self.type[:40]}'")
+        said = self.function if self.type == "function" else self.custom
+        if said is None:
+            raise RequestError(f"`{where}.{self.type}` is missing", param=where, code="missing_parameter")
+        return said.name
 
 
 class NamedFunction(msgspec.Struct, kw_only=True):
@@ -177,6 +212,7 @@ class ToolReference(msgspec.Struct, kw_only=True):
 
     type: str
     function: NamedFunction | None = None
+    custom: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
 
 
@@ -194,9 +230,10 @@ class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 class ChatRequest(SamplingFields, kw_only=True):
     """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the
     template. `functions` and `function_call` are the older names of `tools` and `tool_choice`. echo: with
-    `continue_final_message`, the answer begins with that message. thinking_token_budget:
-    most tokens of reasoning, also `thinking.budget_tokens` and `reasoning.max_tokens`. What `reasoning` says
-    counts where the field of its own does not.
+    `continue_final_message`, the answer begins with that message. prediction: drafts are taken from it.
+    thinking_token_budget: most tokens of reasoning, also `thinking.budget_tokens` and
+    `reasoning.max_tokens`. What `reasoning` says counts where the field of its own does not. store: the
+    answer can be read again.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)]
@@ -214,11 +251,12 @@ class ChatRequest(SamplingFields, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
     echo: bool | None = None
+    prediction: Prediction | None = None
     functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None
     function_call: Literal["none", "auto"] | NamedFunction | None = None
+    store: bool | None = None
 
     # Hints: see CHAT_HINTS.
-    prediction: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
@@ -298,14 +336,15 @@ class ChatRequest(SamplingFields, kw_only=True):
         names: set[str] = set()
         for i, tool in enumerate(self.tools or ()):
             where = f"tools[{i}]"
-            if tool.type != "function":
-                raise unsupported(f"{where}.type", f"'{tool.type[:40]}'")
-            if tool.function is None:
-                raise RequestError(f"`{where}.function` is missing", param=where, code="missing_parameter")
-            if tool.function.name in names:
-                raise RequestError(f"two tools have the name '{tool.function.name}'", param=where)
-            names.add(tool.function.name)
-            if tool.function.parameters is not None:
+            name = tool.name(where)
+            if name in names:
+                raise RequestError(f"two tools have the name '{name}'", param=where)
+            names.add(name)
+            if tool.type == "custom":
+                tool.function = None
+                if tool.custom is not None and tool.custom.format is not None:
+                    tool.custom.format.held(f"{where}.custom.format")
+            elif tool.function is not None and tool.function.parameters is not None:
                 check_schema(tool.function.parameters, f"{where}.function.parameters")
         if not names and self.tool_choice not in (None, "none", "auto"):
             raise RequestError("`tool_choice` is only allowed with `tools`", param="tool_choice")

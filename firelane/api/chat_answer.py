@@ -34,10 +34,20 @@ class FunctionCall(msgspec.Struct, kw_only=True):
     arguments: str
 
 
+class CustomCall(msgspec.Struct, kw_only=True):
+    """input: the text for the tool."""
+
+    name: str
+    input: str
+
+
 class MessageToolCall(msgspec.Struct, kw_only=True):
+    """function, custom: the one of its type."""
+
     id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
+    type: Literal["function", "custom"] = "function"
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):

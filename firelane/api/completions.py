@@ -18,15 +18,22 @@ Prompt = str | list[Any]
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
-    """`prompt`: a text, a list of texts, a list of token ids, or a list of lists of token ids. `logprobs`:
-    how many alternatives to report for each token (0 = only the chosen one). `best_of`: so many answers are
-    drawn, of which the n with the highest mean log-probability a token are given.
+    """`prompt`: a text, a list of texts, a list of token ids, or a list of lists of token ids. `suffix`: the
+    text behind a gap, whose filling is the answer. `logprobs`: how many alternatives to report for each token
+    (0 = only the chosen one). `best_of`: so many answers are drawn, of which the n with the highest mean
+    log-probability a token are given.
     """
 
     prompt: str | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None = None
+
+    @property
+    def fills(self) -> bool:
+        """Whether the answer stands in a gap: the model's marks end it."""
+        return bool(self.suffix)
 
     def prompts(self) -> list[str] | list[list[int]]:
         """One entry per prompt. Raises RequestError when the list is empty or mixes kinds."""
@@ -47,6 +54,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
             raise RequestError(
                 f"`prompt` has {len(self.prompts())} prompts: at most {MAX_PROMPTS} are taken", param="prompt"
             )
+        self._check_suffix()
         draws, keep = self.best_of or 1, self.n or 1
         if self.best_of is not None and draws < keep:
             raise RequestError(f"`best_of` ({draws}) is less than `n` ({keep})", param="best_of")
@@ -56,6 +64,15 @@ class CompletionRequest(SamplingFields, kw_only=True):
             raise RequestError(
                 "`max_tokens` is 0 without `echo`: there is nothing to answer", param="max_tokens"
             )
+
+    def _check_suffix(self) -> None:
+        if not self.suffix:
+            return
+        if not isinstance(self.prompts()[0], str):
+            raise RequestError("`suffix` needs a `prompt` of text, not of token ids", param="suffix")
+        for name in ("echo", "truncate_prompt_tokens"):
+            if getattr(self, name):
+                raise RequestError(f"`suffix` and `{name}` do not go together: leave one out", param=name)
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):

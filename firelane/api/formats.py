@@ -8,12 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-MAX_CHOICES = 1024
-MAX_PATTERN_CHARS = 16 << 10
-MAX_GRAMMAR_CHARS = 64 << 10
+from firelane.api.patterns import GrammarText, Pattern
+from firelane.api.structural_tags import Format, Structures, Triggers
 
-Pattern = Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN_CHARS)]
-GrammarText = Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_CHARS)]
+MAX_CHOICES = 1024
 Choices = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=4096)]], Meta(min_length=1, max_length=MAX_CHOICES)
 ]
@@ -31,16 +29,22 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """structures, triggers, or format: of structural_tag."""
+
     ALWAYS_STRICT: ClassVar[bool] = True
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    structures: Structures | None = None
+    triggers: Triggers | None = None
+    format: Format | None = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One of json, regex, choice, grammar and json_object. grammar: Lark's syntax, or llama.cpp's GBNF
-    (rules with `::=`). whitespace_pattern: what may stand between the parts of JSON, which is compact
-    without. disable_additional_properties: false leaves object schemas open, which are closed otherwise.
+    """One of json, regex, choice, grammar, json_object and structural_tag. grammar: Lark's syntax, or
+    llama.cpp's GBNF (rules with `::=`). structural_tag: its JSON text. whitespace_pattern: what may stand
+    between the parts of JSON, which is compact without. disable_additional_properties: false leaves object
+    schemas open, which are closed otherwise.
     """
 
     ALWAYS_STRICT: ClassVar[bool] = True
@@ -53,5 +57,5 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     disable_any_whitespace: bool | None = None
     disable_fallback: bool | None = None
     disable_additional_properties: bool | None = None
-    structural_tag: Any = None
+    structural_tag: GrammarText | None = None
     whitespace_pattern: Pattern | None = None

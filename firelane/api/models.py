@@ -18,7 +18,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = "firelane"
     root: str
-    parent: None = None
+    parent: str | None = None
     max_model_len: int | None
     quantization: str | None = None
 
@@ -50,15 +50,20 @@ class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Either `prompt`, or `messages` and what goes into the chat template with them.
+    """One of `prompt`, `content`, and `messages` with what goes into the chat template with them. content,
+    add_special, parse_special, with_pieces: llama-server's form, which has an answer of its own.
 
     add_special_tokens: those that the tokenizer puts around a text (default: with `prompt` only).
     return_token_strs: also the vocabulary's entries.
     """
 
     prompt: str | None = None
+    content: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)] | None = None
     model: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
@@ -72,8 +77,15 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
-        if (self.prompt is None) == (self.messages is None):
-            raise RequestError("give either `prompt` or `messages`", param="prompt", code="missing_parameter")
+        if [self.prompt, self.content, self.messages].count(None) != 2:
+            raise RequestError(
+                "give either `prompt`, `content` or `messages`", param="prompt", code="missing_parameter"
+            )
+        if self.parse_special is False:
+            raise unsupported("parse_special", "false")
+        for name in ("add_special", "with_pieces"):
+            if self.content is None and getattr(self, name):
+                raise RequestError(f"`{name}` is only allowed with `content`", param=name)
         for name in ("chat_template", "mm_processor_kwargs"):
             if getattr(self, name):
                 raise unsupported(name)
@@ -87,6 +99,19 @@ class TokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None
     tokens: list[int]
     token_strs: list[str] | None = None
+
+
+class TokenPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """piece: the token's text, or its bytes where they are not a whole one."""
+
+    id: int
+    piece: str | list[int]
+
+
+class ContentTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """llama-server's answer."""
+
+    tokens: list[int | TokenPiece]
 
 
 class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,4 +143,8 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class DetokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The text, by vLLM's name, by llama-server's and by SGLang's."""
+
     prompt: str
+    content: str
+    text: str

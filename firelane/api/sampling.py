@@ -14,8 +14,11 @@ import msgspec
 import msgspec.structs
 from msgspec import Meta
 
-from firelane.api.formats import Choices, GrammarText, Pattern, ResponseFormat, StructuredOutputs
+from firelane.api.formats import Choices, ResponseFormat, StructuredOutputs
+from firelane.api.patterns import GrammarText, Pattern
 from firelane.api.reading.field_names import FieldNames
+from firelane.api.reading.urgency import DeadlineMs, Priority
+from firelane.api.speculation import Speculative, most_drafted
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS
 
@@ -27,12 +30,12 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
 Object = Annotated[dict[str, Any], Meta(max_length=64)]
-FunctionType = Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
+ToolType = Annotated[str, Meta(extra_json_schema={"enum": ["function", "custom"]})]
 """The type of a tool. The schema alone says what is understood, so that the refusal can be clear."""
 
 
 HINTS = (
-    *("cache_prompt", "keep_alive", "priority", "provider", "service_tier", "slot_id", "id_slot"),
+    *("cache_prompt", "keep_alive", "provider", "service_tier", "slot_id", "id_slot"),
     *("stream_interval", "thinking", "timings_per_token", "usage"),
 )
 
@@ -78,8 +81,8 @@ class KvTransferParams(msgspec.Struct, kw_only=True):
 
 
 class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Constraints on an answer, and what must not be shared with others: every request type that generates
-    text has these fields, and OWN_NAMES tells what it calls others (field_names.py).
+    """Constraints on an answer, what must not be shared with others, and how soon it is wanted: every request
+    type that generates text has these fields, and OWN_NAMES tells what it calls others (field_names.py).
     """
 
     OWN_NAMES: ClassVar[Mapping[str, str]] = {}
@@ -101,6 +104,9 @@ class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    speculative: Speculative | None = None
+    priority: Priority | None = None
+    deadline_ms: DeadlineMs | None = None
 
     @classmethod
     def field_names(cls) -> FieldNames:
@@ -109,6 +115,11 @@ class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return FieldNames(
             known, cls.OWN_NAMES, frozenset((*AnswerFields.__struct_fields__, *FURTHER)), cls.NO_LIMIT
         )
+
+    @property
+    def most_drafted(self) -> int:
+        """Tokens that are drafted at a time at most, as in NewRequest."""
+        return most_drafted(self.speculative)
 
     def give_answer_fields(self, other: AnswerFields) -> None:
         """Set these fields of another request to what they are here, where they are given here."""
@@ -166,7 +177,6 @@ class SamplingFields(AnswerFields, kw_only=True):
     cache_prompt: Any = None
     id_slot: Any = None
     keep_alive: Any = None
-    priority: Any = None
     provider: Any = None
     service_tier: Any = None
     slot_id: Any = None

@@ -23,7 +23,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """accepted_prediction_tokens: tokens of the answer that had been drafted, from a prediction or otherwise;
+    rejected_prediction_tokens: drafted tokens that were wrong."""
+
     reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):

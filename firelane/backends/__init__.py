@@ -7,6 +7,7 @@ A backend is a package with two functions, `load(program, model_dir, config, pro
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,22 @@ def create_executor(
     name = resolve(backend)
     check(name, config)
     return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
+
+
+def create_beside(
+    served: Executor,
+    backend: str,
+    program: Program,
+    model_dir: Path,
+    config: ExecutorConfig,
+    progress: ProgressCallback,
+) -> Executor:
+    """Load a second program in this process alone, beside `served`: where that is several ranks, on the cores
+    or the GPU of the one that draws. config: of one rank. Raises what create_executor() does."""
+    from firelane.backends.ranks.group import RankGroup
+
+    with served.pinned() if isinstance(served, RankGroup) else nullcontext():
+        return create_executor(backend, program, model_dir, config, progress)
 
 
 def check(name: str, config: ExecutorConfig) -> None:

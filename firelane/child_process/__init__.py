@@ -7,8 +7,7 @@ Each replacement, of whatever kind of child, is noted in a `Replacements`: that 
 and metrics and /health read it.
 """
 
-from firelane.child_process.child import Child
+from firelane.child_process.child import Child, Replacements
 from firelane.child_process.own import as_child, end_with_parent, has_parent, limit_memory
-from firelane.child_process.replacements import Replacements
 
 __all__ = ["Child", "Replacements", "as_child", "end_with_parent", "has_parent", "limit_memory"]

@@ -1,8 +1,11 @@
-"""One child process: started, known until its end, ended; and waits until a descriptor of it can be used."""
+"""A process of this machine: its state as the system sees it. A child: started, known until its end, ended.
+Waits until a descriptor of it can be used. A record of the children that were replaced.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -12,9 +15,108 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
-from firelane.child_process.state import in_words, is_stopped, pid_of, waited_s
 from firelane.errors import MachineError
+
+CODE_FIELD = 49
+"""Index of the exit status (wait(2)) among the fields of /proc/PID/stat behind the name."""
+OWN_SIGNALS = frozenset(
+    (
+        *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
+        *(signal.SIGPROF, signal.SIGSYS, signal.SIGTRAP, signal.SIGXCPU, signal.SIGVTALRM),
+    )
+)
+"""Signals that a process gets for what it does itself: a crash, or a limit of its time."""
+
+
+class ProcessState(Protocol):
+    """One process, as its system sees it: known to who has started it, asked by who watches."""
+
+    def is_stopped(self) -> bool:
+        """Whether the system does not run it (SIGSTOP)."""
+        ...
+
+    def waited_s(self) -> float:
+        """Time that its threads have waited for a processor so far, together; 0 where nobody knows."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once, with all that it has started."""
+        ...
+
+
+class UnknownProcess:
+    """ProcessState of a process that is not of this machine."""
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def waited_s(self) -> float:
+        return 0.0
+
+    def kill(self) -> None:
+        pass
+
+
+def waited_s(pid: int | None) -> float:
+    """Time that the threads of a process have waited for a processor so far, together. Only Linux tells."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    try:
+        return sum(int(thread.read_text().split()[1]) for thread in threads) / 1e9
+    except (OSError, IndexError):  # one has ended meanwhile, or the system does not count
+        return 0.0
+
+
+def is_stopped(pid: int | None) -> bool:
+    """Whether the system does not run a process (SIGSTOP). Only Linux tells."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
+
+
+def pid_of(process_fd: int) -> int:
+    """The id of the process that a process file descriptor means; 0 where it has ended, or nobody knows."""
+    try:
+        lines = Path(f"/proc/self/fdinfo/{process_fd}").read_text().splitlines()
+        found = next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
+    return max(found, 0)
+
+
+def code_of(pid: int) -> int | None:
+    """The code, as in Popen.returncode, of a process that is ending or that nobody has waited for; None where
+    it lives or nothing is known of it. Only Linux tells."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = int(fields[CODE_FIELD])
+    except (OSError, ValueError, IndexError):
+        return None
+    if status & 0x7F:
+        return -(status & 0x7F)
+    return status >> 8 if fields[0] in "ZX" else None
+
+
+def is_own_doing(code: int | None) -> bool:
+    """Whether a process ended by what it computed: it crashed, or exceeded a limit. False for one that was
+    killed by another process, and for one whose end nobody saw (None). code: as in Popen.returncode."""
+    return code is not None and (code > 0 or -code in OWN_SIGNALS)
+
+
+def in_words(code: int | None) -> str:
+    """The end of a process for people, such as "was killed by SIGKILL"."""
+    if code is None:
+        return "ended unseen"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
 
 Streams = tuple[int | None, int | None, int | None]
 """Descriptors, or subprocess.DEVNULL, for a child's standard input, output and error; None: its parent's."""
@@ -225,3 +327,39 @@ async def ready_here(fd: int, *, is_writing: bool, timeout_s: float | None = Non
     poll = select.poll()
     poll.register(fd, select.POLLOUT if is_writing else select.POLLIN)
     return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+log = logging.getLogger(__name__)
+
+
+class Replacements:
+    """Children that were replaced because they died or hung, by kind of process. Any thread may call it.
+
+    counts: replacements so far, by kind.
+    broken: the reason why none of a kind can be had at present, by kind.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.broken: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def note(self, kind: str, reason: str) -> None:
+        """Count and log that a child is replaced. reason: how the one before ended, in words for people."""
+        with self._lock:
+            self.counts = {**self.counts, kind: self.counts.get(kind, 0) + 1}
+        log.warning("child_replaced kind=%s reason=%r", kind, reason)
+
+    def fails(self, kind: str, reason: str) -> None:
+        """No child of this kind can be had. Logged when that is new."""
+        with self._lock:
+            is_new = kind not in self.broken
+            self.broken = {**self.broken, kind: reason}
+        if is_new:
+            log.error("child_not_replaced kind=%s reason=%r", kind, reason)
+
+    def works(self, kind: str) -> None:
+        """A child of this kind serves again."""
+        if kind in self.broken:
+            with self._lock:
+                self.broken = {other: why for other, why in self.broken.items() if other != kind}

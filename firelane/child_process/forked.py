@@ -9,9 +9,8 @@ import signal
 import socket
 from collections.abc import Callable
 
-from firelane.child_process.child import Child
-from firelane.child_process.own import end_with_parent
-from firelane.child_process.state import pid_of
+from firelane.child_process.child import Child, pid_of
+from firelane.child_process.own import call_itself, end_with_parent
 
 Work = Callable[[socket.socket], None]
 """All of a helper's life, at its end of the socket."""
@@ -21,15 +20,22 @@ def seqpacket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def fork_helper(work: Work) -> tuple[Child, socket.socket]:
-    """A helper, which ends with this process, and this end of its socket."""
+def fork_helper(work: Work, kind: str) -> tuple[Child, socket.socket]:
+    """A helper, which ends with this process, and this end of its socket. kind: its name among processes, of
+    15 characters at most."""
     ours, theirs = seqpacket_pair()
+    with theirs:
+        return fork_at(theirs, work, kind), ours
+
+
+def fork_at(theirs: socket.socket, work: Work, kind: str) -> Child:
+    """A helper like that of `fork_helper`, with this end of a socket, which it may share with others."""
     pid = os.fork()
     if pid == 0:
         end_with_parent()
+        call_itself(kind)
         run_forked(theirs, work)
-    theirs.close()
-    return forked_child(os.pidfd_open(pid)), ours
+    return forked_child(os.pidfd_open(pid))
 
 
 def run_forked(sock: socket.socket, work: Work) -> None:

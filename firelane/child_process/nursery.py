@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from firelane.child_process.child import Child
+from firelane.child_process.child import Child, Replacements, pid_of
 from firelane.child_process.forked import (
     code_at,
     fork_helper,
@@ -21,8 +21,6 @@ from firelane.child_process.forked import (
     run_forked,
     seqpacket_pair,
 )
-from firelane.child_process.replacements import Replacements
-from firelane.child_process.state import pid_of
 from firelane.errors import MachineError
 
 ANSWER_S = 5.0
@@ -58,9 +56,10 @@ class Nursery:
     @classmethod
     def fork(cls, kind: str, spawn: Spawn, replaced: Replacements) -> Nursery:
         """Called while the process has one thread, and little in memory. kind: of the helpers, in logs and
-        metrics. The helpers end with this process."""
-        helpers = [_Helper(*fork_helper(lambda sock: serve(sock, spawn))) for _ in range(HELPERS)]
-        return cls(kind, helpers, replaced)
+        metrics. The helpers end with this process. One is forked now, for a start waits for it; that one
+        forks the other at the first `check`."""
+        first = _Helper(*fork_helper(lambda sock: serve(sock, spawn), kind))
+        return cls(kind, [first], replaced)
 
     @classmethod
     def launch(
@@ -86,12 +85,15 @@ class Nursery:
         return child, ours
 
     def check(self) -> None:
-        """Replace helpers that have ended or are stopped. Does not wait for one that hangs: `connected`
-        notices that."""
+        """Replace helpers that have ended or are stopped, and have those made that are missing. Does not wait
+        for one that hangs: `connected` notices that."""
         for helper in list(self._helpers):
             if reason := helper.lost():
                 with contextlib.suppress(MachineError):
                     self._replace(helper, reason)
+        with self._replacing, contextlib.suppress(_HelperLostError, OSError):
+            while 0 < len(self._helpers) < HELPERS:
+                self._helpers.append(self._helpers[0].fork())
 
     def close(self) -> None:
         """The helpers end with their sockets. Idempotent."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from firelane.child_process.state import ProcessState, UnknownProcess
+from firelane.child_process.child import ProcessState, UnknownProcess
 
 TICK_S = 0.5
 STOPPED_SHARE = 0.2

@@ -1,5 +1,6 @@
 """A child process that answers one request at a time, over a socket. What it was asked when it was lost, its
-successor is asked again."""
+successor is asked again. A message is a length of four bytes, little-endian, and so many bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +13,75 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from firelane.child_process.child import Child, ready_here, ready_on_loop
-from firelane.child_process.frames import READ_BYTES, OverrunError, ReplyReader
-from firelane.child_process.replacements import Replacements
-from firelane.child_process.state import in_words, is_own_doing
+from firelane.child_process.child import (
+    Child,
+    Replacements,
+    in_words,
+    is_own_doing,
+    ready_here,
+    ready_on_loop,
+)
+
+LENGTH_BYTES = 4
+READ_BYTES = 1 << 18
+
+
+class OverrunError(Exception):
+    """A request has ended its process, which crashed or took more than it may, or its answer is too long."""
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+def receive(sock: socket.socket) -> bytes:
+    """The next request, in the process; b"" where no more comes."""
+    data, size = bytearray(), LENGTH_BYTES
+    while len(data) < size:
+        part = sock.recv(min(size - len(data), READ_BYTES))  # what follows is the next one's
+        if not part:
+            return b""
+        data += part
+        if size == LENGTH_BYTES and len(data) >= LENGTH_BYTES:
+            size += int.from_bytes(data[:LENGTH_BYTES], "little")
+    del data[:LENGTH_BYTES]
+    return bytes(data)
+
+
+class ReplyReader:
+    """Frames as they come."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._body = bytearray()
+        self._size, self._most_bytes = -1, most_bytes
+
+    def add(self, data: bytes) -> None:
+        """Raises ConnectionError where no more comes, OverrunError where the answer is too long."""
+        self._body += data
+        if not data:
+            raise ConnectionError
+        self._begin()
+        if self._size > self._most_bytes:
+            raise OverrunError
+
+    def take(self) -> bytearray:
+        """The body of a frame that is whole, without its length; not copied, it may be large."""
+        body, rest = self._body, self._body[self._size :]
+        del body[self._size :]
+        self._body, self._size = rest, -1
+        self._begin()
+        return body
+
+    def _begin(self) -> None:
+        """Read the length, once it is here."""
+        if self._size < 0 and len(self._body) >= LENGTH_BYTES:
+            self._size = int.from_bytes(self._body[:LENGTH_BYTES], "little")
+            del self._body[:LENGTH_BYTES]
+
+    @property
+    def is_whole(self) -> bool:
+        return 0 <= self._size <= len(self._body)
+
 
 START_S = 60.0
 """For the first answer: on a busy machine a process starts slowly."""
@@ -156,8 +222,9 @@ class Worker:
                 lost = error
                 self._note(str(error))
             else:
+                if self.is_new:
+                    self._replaced.works(self._kind)
                 self.is_new = is_start
-                self._replaced.works(self._kind)
                 return answer
         raise lost
 

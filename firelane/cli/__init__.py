@@ -12,10 +12,14 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from firelane import __version__
 from firelane.cli.command_parser import CommandParser
 from firelane.errors import FirelaneError
+
+if TYPE_CHECKING:
+    from firelane.node.engine_process import EngineAhead
 
 COMMANDS = {
     "serve": "",
@@ -48,12 +52,11 @@ COMMANDS = {
 COMMAND_NAMES = tuple(COMMANDS)
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Options that nobody knows are told by the parser of their command."""
-    words = sys.argv[1:] if argv is None else argv
     only = next((word for word in words if not word.startswith("-")), "")
     parser = build_parser(only, is_first=list(words[:1]) == [only])
-    arguments, unknown = parser.parse_known_args(argv)
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
         own: CommandParser = getattr(arguments, "parser", parser)
         own.refuse_unknown(unknown)
@@ -90,8 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. A FirelaneError, or one of the system, ends as one line on
     standard error."""
     _write_anything()
+    words = sys.argv[1:] if argv is None else argv
+    begun: EngineAhead | None = None
     try:
-        return _run(_parse(argv))
+        begun = _begin(words)
+        return _run(_parse(words), begun)
     except FirelaneError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -103,9 +109,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
         return _failed(error, FirelaneError(f"{where}{error.strerror or error}"))
+    finally:
+        if begun is not None:
+            begun.close()
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _begin(words: Sequence[str]) -> EngineAhead | None:
+    """Start the work of a command whose options take a while to read; None for other commands."""
+    if list(words[:1]) != ["serve"]:
+        return None
+    from firelane.cli.ahead import begin_serve
+
+    return begin_serve(words[1:])
+
+
+def _run(arguments: argparse.Namespace, begun: EngineAhead | None) -> int:
     from firelane import env
     from firelane.storage import WRITTEN_BY_OTHERS, keep_from_others
 
@@ -113,6 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
     environment = env.read()
     for name in env.unknown():
         print(f"firelane: warning: environment variable {name} means nothing here", file=sys.stderr)
+    arguments.begun = begun
     return arguments.run(arguments, environment)
 
 

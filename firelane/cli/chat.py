@@ -61,4 +61,4 @@ def _source(arguments: argparse.Namespace, environment: Environment) -> AnswerSo
         llm = LLM(arguments.model, cache_dir=environment.cache_dir, progress=display, **settings)
     finally:
         display.close()
-    return LocalSource(llm, served_name(arguments.model))
+    return LocalSource(llm, served_name(arguments.model), options.first_adapter(settings))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -119,5 +118,7 @@ class _Help(argparse.Action):
 
 
 def _meant(given: str, known: Iterable[str]) -> str:
+    import difflib  # here: seldom needed
+
     near = difflib.get_close_matches(given, known, n=1)
     return f": did you mean {near[0]}?" if near else ""

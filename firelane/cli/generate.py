@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     with LLM(arguments.model, cache_dir=environment.cache_dir, progress=display, **settings) as llm:
         display.close()
         params = replace(llm.default_sampling("llama.cpp"), **given_sampling(arguments))
+        params = replace(params, lora=options.first_adapter(settings))
         if arguments.chat:
             pieces = llm.stream_chat([{"role": "user", "content": prompt}], params)
         else:

@@ -114,7 +114,7 @@ class NodeReader:
         return int(self._free_bytes() * BUDGET_SHARE)
 
     def _spec(self, config: NodeConfig, entry: ModelEntry, server: Values, budget: int) -> ModelSpec:
-        chosen = _options(config, entry, server)
+        chosen = self._with_draft(_options(config, entry, server))
         source = ModelSource(self._source(entry.source), self._environment.cache_dir)
         with _at_model(config, entry):
             directory = source.locate()
@@ -131,6 +131,7 @@ class NodeReader:
             tokenizer_dir=engine.tokenizer_dir,
             names=(entry.name,),
             aliases=tuple((alias, entry.name) for alias in entry.aliases),
+            adapters=tuple(name for name, _ in engine.loras),
             tenants=entry.tenants,
             trials_dir=self._environment.cache_dir / TRIALS,
             **fields(ModelConfig, chosen),
@@ -150,6 +151,11 @@ class NodeReader:
         cache_dir = self._environment.cache_dir
         tokenizer_dir = None if directory is None else tokenizer_directory(directory, cache_dir)
         return engine_config(chosen, directory or Path(), self._environment, tokenizer_dir)
+
+    def _with_draft(self, chosen: dict[str, Any]) -> dict[str, Any]:
+        """A draft model, or a head, lies where models do."""
+        kind, _, name = chosen.get("speculative", "").partition("=")
+        return chosen | {"speculative": f"{kind}={self._source(name)}"} if name else chosen
 
     def _source(self, source: str | None) -> str | None:
         """A directory of the file's own directory, too."""

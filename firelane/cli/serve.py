@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from firelane.engine_config import EngineConfig, HostsConfig
     from firelane.env import Environment
     from firelane.gateway.config import ModelConfig
+    from firelane.node.engine_process import EngineAhead
     from firelane.options import Values
     from firelane.server.engine_shares import EngineOptions
     from firelane.server.progress import ProgressDisplay, ProgressEvents
@@ -32,13 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from dataclasses import replace
+
     from firelane.options import fields
     from firelane.server.model_spec import fixed_models
+    from firelane.server.node_plan import FIXED
     from firelane.server.options import gateway as gateway_options
     from firelane.server.options import hosts as host_options
     from firelane.server.options.served_models import ServedModels
     from firelane.server.options.sets import SERVE
-    from firelane.server.service import serve
 
     values = given_values(arguments, SERVE)
     as_json = values.get("log_format") == "json"
@@ -52,7 +55,15 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     config = gateway_options.gateway_config(values, models, environment.cache_dir, models[0].names[0])
     options.log_resolved("gateway", config, as_json=as_json)
     engines = _engines(values, models, environment, hosts, as_json=as_json)
-    return serve(config, fixed_models(config, engines), display)
+    specs, plan = fixed_models(config, engines), FIXED
+    ahead: EngineAhead | None = arguments.begun
+    if ahead is not None:
+        if config.gateways == 1 and specs[0].has_lone_engine:
+            ahead.configure(*specs[0].engine_configs())
+        plan = replace(FIXED, start=ahead.start)
+    from firelane.server.service import serve  # now: the engine loads meanwhile
+
+    return serve(config, specs, display, plan)
 
 
 def _engines(

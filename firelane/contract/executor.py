@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from firelane.contract.adapters import AdapterMemory
 from firelane.contract.limits import StepLimits
 from firelane.contract.pages import PageMemory
 from firelane.contract.slots import SlotState
@@ -45,6 +46,16 @@ class Executor(Protocol):
     def hidden_width(self) -> int: ...
 
     @property
+    def features_in(self) -> int:
+        """Width of StepInputs.features; 0 where the program reads none."""
+        ...
+
+    @property
+    def features_out(self) -> int:
+        """Width of StepOutputs.features; 0 where the program tells none."""
+        ...
+
+    @property
     def can_generate(self) -> bool:
         """Whether tokens may be drawn. False: the model has no head, only hidden states mean something."""
         ...
@@ -70,6 +81,11 @@ class Executor(Protocol):
     def state_memory(self) -> PageMemory | None:
         """All recurrent states as bytes, each a page; None where the program keeps none, and as
         page_memory."""
+        ...
+
+    @property
+    def adapters(self) -> AdapterMemory | None:
+        """Memory for low-rank adapters; None where none was asked for."""
         ...
 
     def settle(self) -> None:

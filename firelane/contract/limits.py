@@ -19,8 +19,9 @@ class StepLimits:
     group. spans: one for each cache group of the Program, in their order.
 
     Recurrent state lies in a pool of `num_states` states of state_bytes bytes each: state s < max_num_seqs is
-    the live state of slot s, state max_num_seqs + i is snapshot i. state_bytes is 0 where the Program keeps
-    no recurrent state; there are no snapshots then.
+    the live state of slot s, state max_num_seqs + i is snapshot i; behind the snapshots come num_spares spare
+    states, those behind drafts. state_bytes is 0 where the Program keeps no recurrent state; there are no
+    snapshots then.
 
     kv_cache_code: that of keys and values in pages, or ""; names of pages begin with it.
     """
@@ -33,13 +34,19 @@ class StepLimits:
     num_blocks: int
     spans: tuple[Span, ...] = (CAUSAL,)
     num_snapshots: int = 0
+    num_spares: int = 0
     state_bytes: int = 0
     kv_cache_code: str = ""
 
     @property
     def num_states(self) -> int:
-        """Live states and snapshots."""
-        return self.max_num_seqs + self.num_snapshots if self.state_bytes else 0
+        """Live states, snapshots and spare states."""
+        return self.first_spare + self.num_spares if self.state_bytes else 0
+
+    @property
+    def first_spare(self) -> int:
+        """The number of the first spare state among all states."""
+        return self.max_num_seqs + self.num_snapshots
 
     @property
     def blocks_per_seq(self) -> int:

@@ -23,6 +23,8 @@ LIVE_STATES_SHARE = 1 / 2
 """Most of the KV cache's memory that recurrent states of running sequences may take."""
 SNAPSHOTS_SHARE = 1 / 4
 """Most of it that snapshots take where their number is not configured."""
+SPARES_SHARE = 1 / 8
+"""Most of it that spare states take, those of drafts."""
 SNAPSHOTS_PER_SEQUENCE = 16
 """The most snapshots for each running sequence where their number is not configured."""
 log = logging.getLogger(__name__)
@@ -95,7 +97,7 @@ def resolve_limits(
     """
     limits = smallest_limits(model, config, defaults)
     budget = config.kv_cache_bytes or (max(0, free_bytes) if default_kv_bytes is None else default_kv_bytes)
-    page_bytes = model.kv_bytes_per_token * limits.block_size
+    page_bytes = _page_token_bytes(model, config) * limits.block_size
     if model.state_bytes:
         limits = _with_states(limits, config, budget)
     state_bytes = limits.num_states * limits.state_bytes
@@ -113,7 +115,7 @@ def resolve_limits(
         )
     limits = replace(limits, max_model_len=longest)
     most = len(model.spans) * limits.blocks_per_seq * limits.max_num_seqs
-    limits = replace(limits, num_blocks=min(pages, most))
+    limits = replace(limits, num_blocks=config.num_blocks or min(pages, most))
     _tell_less(config, budget, limits.num_blocks * page_bytes + state_bytes, free_bytes)
     if limits.num_blocks * page_bytes + state_bytes > free_bytes:
         raise OutOfMemoryError(
@@ -121,6 +123,11 @@ def resolve_limits(
             "weights and the buffers of a step; lower it, or leave it out"
         )
     return limits
+
+
+def _page_token_bytes(model: ModelSizes, config: ExecutorConfig) -> int:
+    """Bytes of one token in a page, and in that of a second model which mirrors it."""
+    return model.kv_bytes_per_token + (config.beside.kv_bytes_per_token if config.beside else 0)
 
 
 def _tell_less(config: ExecutorConfig, budget: int, used: int, free_bytes: int) -> None:
@@ -147,8 +154,11 @@ def _with_states(limits: StepLimits, config: ExecutorConfig, budget: int) -> Ste
     snapshots = config.state_snapshots
     if snapshots is None:
         snapshots = min(SNAPSHOTS_PER_SEQUENCE * live, int(budget * SNAPSHOTS_SHARE) // size)
+    spares = min(config.spare_states, live, int(budget * SPARES_SHARE) // size)
     rows = min(live + SCORE_ROWS, limits.max_num_batched_tokens)
-    return replace(limits, max_num_seqs=live, max_output_rows=rows, num_snapshots=snapshots)
+    return replace(
+        limits, max_num_seqs=live, max_output_rows=rows, num_snapshots=snapshots, num_spares=spares
+    )
 
 
 def _or_states(limits: StepLimits) -> str:
@@ -159,7 +169,8 @@ def _beside_states(limits: StepLimits) -> str:
     if not limits.num_states:
         return ""
     nbytes = limits.num_states * limits.state_bytes
+    spares = f", {limits.num_spares} of drafts" if limits.num_spares else ""
     return (
-        f", of which the recurrent states of {limits.max_num_seqs} sequences and {limits.num_snapshots} "
-        f"snapshots take {nbytes / GIB:.2f} GiB"
+        f", of which the recurrent states of {limits.max_num_seqs} sequences{spares} and "
+        f"{limits.num_snapshots} snapshots take {nbytes / GIB:.2f} GiB"
     )

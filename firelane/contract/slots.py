@@ -22,6 +22,8 @@ from firelane.errors import OutOfMemoryError
 from firelane.request_limits import MAX_BIAS, MAX_STOP_IDS
 
 ALIGNMENT = 64
+DRAFT_MASKS = 64
+"""Rows of masks beside one for each slot."""
 _Array = tuple[str, tuple[int, ...], np.dtype[Any], int]
 """Field of SlotState, shape, dtype, and offset in bytes."""
 
@@ -56,8 +58,11 @@ class SlotState:
     sampling:     SAMPLING_DTYPE [max_num_seqs]
     bias_ids:     int32 [max_num_seqs, MAX_BIAS]; bias_values: float32, the same shape
     stop_ids:     int32 [max_num_seqs, MAX_STOP_IDS]
-    masks:        uint32 [max_num_seqs, vocab_size // 32 + 1]  bit t % 32 of word t // 32: token t may be
-                  drawn; bits from vocab_size on mean nothing (there is always one, for the engine's use)
+    masks:        uint32 [max_num_seqs + DRAFT_MASKS, vocab_size // 32 + 1]  bit t % 32 of word t // 32:
+                  token t may be drawn; bits from vocab_size on mean nothing (there is always one, for the
+                  engine's use); a row for each slot, then rows for what follows drafted tokens
+    adapter:      int32 [max_num_seqs]                         place in Executor.adapters, or NO_ADAPTER; read
+                  only where there are such
     """
 
     tokens: NDArray[np.int32]
@@ -67,6 +72,7 @@ class SlotState:
     bias_values: NDArray[np.float32]
     stop_ids: NDArray[np.int32]
     masks: NDArray[np.uint32]
+    adapter: NDArray[np.int32]
 
     @classmethod
     def allocate(cls, limits: StepLimits, vocab_size: int, *, fd: int | None = None) -> SlotState:
@@ -115,7 +121,8 @@ def _arrays(limits: StepLimits, vocab_size: int) -> tuple[list[_Array], int]:
         "bias_ids": ((slots, MAX_BIAS), np.int32),
         "bias_values": ((slots, MAX_BIAS), np.float32),
         "stop_ids": ((slots, MAX_STOP_IDS), np.int32),
-        "masks": ((slots, vocab_size // 32 + 1), np.uint32),
+        "masks": ((slots + DRAFT_MASKS, vocab_size // 32 + 1), np.uint32),
+        "adapter": ((slots,), np.int32),
     }
     arrays: list[_Array] = []
     end = 0

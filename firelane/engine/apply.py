@@ -44,6 +44,8 @@ class PlanApplier:
             self._grow_each(plan.growth)
         table.expected_length[slots] += 1
         table.last_step[slots] = plan.step
+        drafts = plan.drafts
+        table.spares.submitted(slots, drafts and drafts.spares, drafts and drafts.counts)
         for chunk in plan.chunks:
             self._begin(chunk, plan.step)
         self._policy.charge(plan, table.account)

@@ -11,31 +11,36 @@ from types import MappingProxyType
 from typing import Protocol
 
 from firelane.contract import Executor, StepInputs, StepLimits, StepOutputs
+from firelane.engine.adapters.places import NO_ADAPTERS, AdapterPlaces
 from firelane.engine.apply import PlanApplier
+from firelane.engine.grammar.draft_masks import DraftMasks
 from firelane.engine.grammar.masks import GrammarMasks
 from firelane.engine.output import OutputProcessor
-from firelane.engine.pages.page_fetcher import PullCounters
-from firelane.engine.pages.page_waits import PageWaits
+from firelane.engine.pages.page_waits import PageWaits, PullCounters
 from firelane.engine.pages.pulls import PagePulls
 from firelane.engine.pages.tier_reads import TierReads
 from firelane.engine.policies.fair import FairPolicy
+from firelane.engine.policies.forecast import refusal_of
 from firelane.engine.policies.policy import SchedulingPolicy
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequences.prerequisites import Prerequisites
-from firelane.engine.sequences.requests import check_generates, make_sequence
-from firelane.engine.sequences.sequence import Sequence
+from firelane.engine.sequences.sequence import Sequence, check_generates, make_sequence
+from firelane.engine.sequences.spares import SpareStates
 from firelane.engine.sequences.table import SequenceTable
+from firelane.engine.sequences.urgency import urgency_of
+from firelane.engine.speculation.drafter import Drafter
+from firelane.engine.speculation.proposer import Proposer
 from firelane.engine.step.inputs import InputWriter
 from firelane.engine.step.plan import StepPlan
 from firelane.engine.step.slot_writer import SlotWriter
 from firelane.engine.step.step_cost import StepCost
-from firelane.errors import RequestError, UsageError
+from firelane.errors import RequestError
 from firelane.kv import KvCache, SnapshotRule, StateSnapshots
 from firelane.kv.tiers import TieredPages
-from firelane.kv.transfer import KVTransfer
+from firelane.kv.transfer.seam import KVTransfer
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import Abort, EngineStats, FinishReason, NewRequest, Rejected, StepFrame, Submit
-from firelane.wire.repeats import restored
+from firelane.wire.submissions import restored
 
 PREREQUISITE_POLL_S = 0.002
 TIERS_POLL_S = 0.05
@@ -73,23 +78,30 @@ class EngineCore:
         prefix_cache: bool = True,
         prerequisites: Prerequisites = NO_PREREQUISITES,
         policy: SchedulingPolicy | None = None,
-        speculates: bool = False,
+        proposer: Proposer | None = None,
         snapshots: SnapshotRule | None = None,
+        adapters: AdapterPlaces = NO_ADAPTERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """prerequisites: owned by the caller. policy: fair between tenants by default. speculates: the
-        executor may accept several tokens of a row, or none; each step is then planned after the one before
-        it was committed. snapshots: where prompts leave snapshots of recurrent states. clock: seconds, of
-        steps and pulls. Raises UsageError for an executor that speculates and keeps recurrent states."""
+        """prerequisites: owned by the caller. policy: fair between tenants by default. proposer: what
+        drafts tokens of sequences; None: nothing does. snapshots: where prompts leave snapshots of
+        recurrent states. adapters: those in the executor's memory. clock: seconds, of steps and pulls. A
+        model with recurrent state is served without drafts where the executor has no spare states."""
         limits = executor.limits
-        _check_drafts(limits, speculates=speculates)
         self._executor, self._channel, self._clock = executor, channel, clock
         self.kv = _cache_of(limits, snapshots, is_searched=prefix_cache)
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
-        self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy)
+        spares = SpareStates(limits.max_num_seqs, limits.num_spares, limits.first_spare)
+        self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy, spares)
         stages = executor.max_in_flight if executor.is_pipelined else 1
         self.scheduler = Scheduler(self.table, self.kv, limits, self.policy, stages)
         self._writer = SlotWriter(executor.state)
+        self.drafter = Drafter(
+            self.table,
+            executor.state,
+            proposer if limits.num_spares or not limits.state_bytes else None,
+            DraftMasks(limits.max_num_seqs, self._writer),
+        )
         self._applier = PlanApplier(self.table, self.kv, self.policy, self._writer)
         self._prerequisites, self._pulls = PageWaits(prerequisites), PullCounters()
         self._masks = GrammarMasks(self.table, self._writer)
@@ -97,11 +109,12 @@ class EngineCore:
         self._tell: Callable[[CacheEvents], None] = lambda _: None
         self._is_stuck = False  # for want of pages that are on their way
         self._outputs = OutputProcessor(
-            self.table, self.kv, self._applier, self.policy, executor.state, self._in_stats
+            self.table, self.kv, self._applier, self.policy, executor.state, self.drafter, self._in_stats
         )
         self._in_flight: deque[_InFlight] = deque()
-        self._speculates, self.cost = speculates, StepCost()
+        self.cost = StepCost()
         self._next_step, self._last_end_s = 1, 0.0
+        self._adapters = adapters
 
     def have_pages_from(self, transfer: KVTransfer, address: str = "") -> None:
         """From now on requests wait for pages that other engines have. address: where those of other servers
@@ -146,16 +159,16 @@ class EngineCore:
         if self._rests and self._prerequisites.has_news:
             self._channel.send(self._outputs.report())
         self._receive(wait_s)
-        if self._in_flight and self._speculates:
-            before, outputs = self._wait()
-            self._commit(before, outputs, self._masks.advance(before.inputs, outputs))
         if self._executor.is_pipelined and self._submit_beside():
+            return
+        if self._commit_drafts() and self._in_flight:
+            self._submit_beside()
             return
         drawn = self._drawn_next()
         plan, inputs = self._plan(drawn)
         self._is_stuck = plan.is_empty and not self._in_flight and self.kv.incoming.num_pages > 0
         if not self._in_flight:
-            self._submit(plan, inputs)
+            self._submit(*self._drafted(plan, inputs))
         elif self._runs_ahead(plan):
             self._submit(plan, inputs)
             self._commit(*self._wait(), NOTHING)
@@ -163,7 +176,7 @@ class EngineCore:
             before, outputs = self._wait()
             plan, inputs = self._joined(plan, inputs, drawn)
             ended = self._masks.advance(before.inputs, outputs)
-            self._submit(plan, inputs)
+            self._submit(*self._drafted(plan, inputs))
             self._commit(before, outputs, ended)
         if self._outputs.has_news:
             self._channel.send(self._outputs.report())
@@ -178,6 +191,8 @@ class EngineCore:
                 raise RequestError(f"request id {request.id} is in use")
             check_generates(request, can_generate=self._executor.can_generate)
             sequence = make_sequence(request, self._executor.limits, self._executor.vocab_size, self.kv)
+            sequence.urgency = urgency_of(request, self._clock())
+            sequence.adapter = self._adapters.of(request.adapter)
             is_ready = self._prerequisites.add(sequence, request)
         except RequestError as error:
             self._channel.send(Rejected(request.id, str(error), status=error.status))
@@ -186,6 +201,9 @@ class EngineCore:
             self._add(sequence)
 
     def _add(self, sequence: Sequence) -> None:
+        if sequence.urgency.has_deadline:
+            hit = self.kv.search.lookup(sequence.chain, sequence.tokens, sequence.reusable_tokens)
+            sequence.likely_cached = hit.num_blocks * self.kv.block_size
         self.table.add(sequence)
         outcome = sequence.outcome
         if outcome is not None:
@@ -196,6 +214,11 @@ class EngineCore:
         sequence = self._get(request_id)
         if sequence is not None:
             self._abort(sequence)
+
+    def forget_tenant(self, tenant: bytes) -> int:
+        """Erase a tenant's pages, and its texts that drafts come from; returns how many pages there were."""
+        self.drafter.forget(tenant)
+        return self.kv.forget_tenant(tenant)
 
     def abort_all(self) -> None:
         for sequence in [*self.table.live(), *self._prerequisites.waiting()]:
@@ -227,6 +250,9 @@ class EngineCore:
                     self._channel.send(Rejected(sequence.id, str(error), status=error.status))
                 else:
                     self._add(sequence)
+        for late in self.policy.unreachable(self.table.prefilling.values()):
+            self.table.finish(late.sequence)
+            self._channel.send(refusal_of(late))
         self.table.changes += self.kv.num_incoming - reserved
 
     def _in_stats(self, stats: EngineStats) -> EngineStats:
@@ -257,8 +283,38 @@ class EngineCore:
             return False
         plan = self.scheduler.schedule(self._next_step, drawn=self._in_flight[0].plan.step - 1)
         if not plan.is_empty:
-            self._submit(plan, self._inputs.fill(plan))
+            self._submit(*self._drafted(plan, self._inputs.fill(plan)))
         return not plan.is_empty
+
+    def _commit_drafts(self) -> bool:
+        """Wait for the oldest step in flight, where it has drafts: the next one is planned when it is known
+        how far they have brought their sequences, with what has come meanwhile."""
+        if not self._in_flight or self._in_flight[0].plan.drafts is None:
+            return False
+        before, outputs = self._wait()
+        ended = self._masks.advance(before.inputs, outputs, before.plan.drafts)
+        self._commit(before, outputs, ended)
+        self._receive(0.0)
+        return True
+
+    def _drafted(self, plan: StepPlan, inputs: StepInputs) -> tuple[StepPlan, StepInputs]:
+        """The plan with drafts, where there are any. All tokens that it goes on from are drawn."""
+        if not self.drafter.is_on:
+            return plan, inputs
+        limits = self._executor.limits
+        rows = min(
+            limits.max_num_batched_tokens - inputs.num_tokens, limits.max_output_rows - inputs.num_rows
+        )
+        if limits.state_bytes:
+            rows = min(rows, self._most_computed_anew(plan))
+        drafted = self.drafter.draft(plan, rows, limits.block_size, is_alone=not self._in_flight)
+        return (plan, inputs) if drafted is plan else (drafted, self._inputs.fill(drafted))
+
+    def _most_computed_anew(self, plan: StepPlan) -> int:
+        """Tokens that a draft may have, so that a step has room for what all sequences compute anew beside
+        their next tokens."""
+        limits, others = self._executor.limits, self.table.spares.num_others(plan.decode_slots)
+        return limits.max_num_batched_tokens - limits.max_num_seqs - others
 
     def _drawn_next(self) -> int:
         """The last step whose tokens the next one may go on from, once the oldest one in flight has ended."""
@@ -280,6 +336,8 @@ class EngineCore:
         what that one draws."""
         if self._executor.is_pipelined or len(self._in_flight) >= self._executor.max_in_flight:
             return False
+        if self.drafter.is_on:
+            return False
         return not (plan.is_empty or plan.chunks or self.table.waiting or self._masks.is_needed)
 
     def _wait(self) -> tuple[_InFlight, StepOutputs]:
@@ -291,6 +349,9 @@ class EngineCore:
         self.policy.step_ended(step.inputs.num_tokens, step_s)
         self._pulls.note_step(step.inputs.num_tokens, step_s)
         self.cost.note(step.inputs.num_tokens, step_s)
+        if self.drafter.is_on:
+            self.drafter.times.note(step.inputs.num_tokens, step_s)
+            self.drafter.note_step(step.plan, step.inputs, outputs)
         self._last_end_s = now_s
         return step, outputs
 
@@ -305,17 +366,12 @@ class EngineCore:
             if chunk.writes_row:
                 self._writer.write_row(chunk.sequence)
                 self._masks.write_row(chunk.sequence)
+        if plan.drafts is not None:
+            self._writer.write_drafts(inputs, plan.drafts)
+        began_s = self._clock()  # a step may be over before the call returns
         self._executor.submit(inputs)
         self._next_step += 1
-        self._in_flight.append(_InFlight(plan, inputs, self._clock()))
-
-
-def _check_drafts(limits: StepLimits, *, speculates: bool) -> None:
-    if speculates and limits.state_bytes:
-        raise UsageError(
-            "speculative decoding: a model with recurrent state cannot take back what it has computed of "
-            "a draft that is not accepted; serve it without drafts"
-        )
+        self._in_flight.append(_InFlight(plan, inputs, began_s))
 
 
 def _cache_of(limits: StepLimits, snapshots: SnapshotRule | None, *, is_searched: bool) -> KvCache:

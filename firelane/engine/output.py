@@ -15,9 +15,10 @@ from firelane.engine.apply import PlanApplier
 from firelane.engine.policies.policy import SchedulingPolicy
 from firelane.engine.sequences.sequence import PEER, Sequence, Status
 from firelane.engine.sequences.table import SequenceTable
+from firelane.engine.speculation.drafter import Drafter
 from firelane.engine.step.plan import PrefillChunk, StepPlan
 from firelane.kv import KvCache
-from firelane.kv.events import number_of
+from firelane.kv.prefix import number_of
 from firelane.wire.frames import (
     Embedding,
     EngineStats,
@@ -40,6 +41,7 @@ class OutputProcessor:
         applier: PlanApplier,
         policy: SchedulingPolicy,
         state: SlotState,
+        drafter: Drafter,
         in_stats: Callable[[EngineStats], EngineStats],
     ) -> None:
         """in_stats: adds the counters of others."""
@@ -48,8 +50,10 @@ class OutputProcessor:
         self._applier = applier
         self._policy = policy
         self._state = state
+        self._drafter = drafter
         self._in_stats = in_stats
         self._count = np.arange(len(table.sequences), dtype=np.int64)
+        self._ones = np.ones(len(table.sequences), np.int32)
         self._started: list[Started] = []
         self._finished: list[Finished] = []
         self._completed: list[Finished] = []  # to be reported after the frame with their last token
@@ -79,22 +83,21 @@ class OutputProcessor:
         """
         table = self._table
         self._note_started(plan)
-        self._publish_full(plan)
-        self._publish_states(plan)
         rows, slots = self._sampled(plan, inputs)
-        accepted = outputs.accepted[rows]
-        is_plain = not np.count_nonzero(accepted != 1)
-        table.length[slots] = inputs.row_position[rows] + (accepted + 1)
-        if not is_plain:
-            table.expected_length[slots] += accepted - 1
-        if not is_plain or table.slots_will_be_freed:
-            wanted = table.wants_output[slots] & (accepted > 0)
-            rows, slots, accepted = rows[wanted], slots[wanted], accepted[wanted]
+        won, advanced = self._won(plan, outputs, rows)
+        self._publish_full(plan, advanced)
+        self._publish_states(plan)
+        table.length[slots] = inputs.row_position[rows] + (won + 1)
+        if plan.drafts is not None:
+            table.expected_length[slots] += won - 1
+        if table.slots_will_be_freed:
+            wanted = table.wants_output[slots]
+            rows, slots, won = rows[wanted], slots[wanted], won[wanted]
         tokens, drawn, counts = outputs.tokens[rows], None, list[int]()
-        if not is_plain and accepted.max(initial=1) > 1:
-            tokens, drawn, counts = self._runs(slots, accepted)
+        if plan.drafts is not None:
+            tokens, drawn, counts = self._runs(slots, won)
         ids = table.ids[slots].tolist()
-        logprobs = self._logprobs(plan, inputs, outputs, rows[table.logprobs[slots] >= 0])
+        logprobs = self._logprobs(plan, inputs, outputs, rows, counts)
         for slot, reason in by_grammar.items():
             self._complete(slot, reason)
         self._end_sequences(plan, slots, tokens)
@@ -104,14 +107,35 @@ class OutputProcessor:
         self._steps += 1
         drawn = drawn or tokens.tolist()
         self._generated_tokens += len(drawn)
+        if self._drafter.is_on:
+            self._policy.drew(len(ids), len(drawn))
         return self._frame(plan.step, ids, drawn, logprobs, counts)
 
     def _sampled(self, plan: StepPlan, inputs: StepInputs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows that sample, and their slots."""
-        if not plan.chunks:
+        """Rows that sample, of several that verify a draft the first one, and their slots."""
+        drafts = plan.drafts
+        if not plan.chunks and drafts is None:
             return self._count[: inputs.num_rows], plan.decode_slots
-        rows = (inputs.row_kind[: inputs.num_rows] == SAMPLE).nonzero()[0]
-        return rows, inputs.row_slot[rows].astype(np.int64)
+        decodes = drafts.num_rows if drafts else len(plan.decode_slots)
+        rows = decodes + (inputs.row_kind[decodes : inputs.num_rows] == SAMPLE).nonzero()[0]
+        first = drafts.first_rows if drafts else self._count[:decodes]
+        slots = np.concatenate([plan.decode_slots, inputs.row_slot[rows].astype(np.int64)])
+        return np.concatenate([first, rows]), slots
+
+    def _won(
+        self, plan: StepPlan, outputs: StepOutputs, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Tokens that each of these rows adds: one, and those of its draft that were drawn; and of decodes,
+        by how many tokens what they have computed has advanced for good."""
+        won = self._ones[: len(rows)]
+        if plan.drafts is None:
+            return won, won
+        accepted = plan.drafts.won(outputs.tokens)
+        advanced = self._table.spares.committed(plan.decode_slots, plan.drafts.counts, accepted)
+        self._drafter.note(plan, accepted)
+        won = won.copy()
+        won[: len(accepted)] = accepted
+        return won, advanced
 
     def _runs(
         self, slots: NDArray[np.int64], accepted: NDArray[np.int32]
@@ -148,7 +172,7 @@ class OutputProcessor:
         failure = sequence.failure if reason == "error" else ""
         self._grammar_failures += bool(failure)
         pages = self._pages_of(sequence) if sequence.tells_pages else None
-        return Finished(sequence.id, reason, failure, pages)
+        return Finished(sequence.id, reason, failure, pages, sequence.rejected_drafts)
 
     def _pages_of(self, sequence: Sequence) -> PagesAt | None:
         if self._origin is None:
@@ -176,15 +200,14 @@ class OutputProcessor:
         blocks = chunk.sequence.restored_blocks(chunk.start // size)
         return size * blocks["host"], size * blocks["disk"], size * blocks[PEER]
 
-    def _publish_full(self, plan: StepPlan) -> None:
+    def _publish_full(self, plan: StepPlan, advanced: NDArray[np.int32]) -> None:
         """Give the prefix cache the blocks that this step has filled (all of their tokens are known by now),
-        and the pool what lies behind the spans."""
+        and the pool what lies behind the spans; but for what is computed once more."""
         table, slots = self._table, plan.decode_slots
-        is_full = plan.decode_positions >= table.publish_at[slots] - 1
-        for slot, position in zip(
-            slots[is_full].tolist(), plan.decode_positions[is_full].tolist(), strict=True
-        ):
-            self._publish(slot, position + 1)
+        computed = plan.decode_positions + advanced[: len(slots)]
+        is_full = computed >= table.publish_at[slots]
+        for slot, stop in zip(slots[is_full].tolist(), computed[is_full].tolist(), strict=True):
+            self._publish(slot, stop)
         for chunk in plan.chunks:
             stop = chunk.start + chunk.length
             if stop >= table.publish_at[chunk.slot]:
@@ -251,8 +274,20 @@ class OutputProcessor:
                 self.end(sequence, "stop")
 
     def _logprobs(
-        self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs, sampled: NDArray[np.int64]
+        self,
+        plan: StepPlan,
+        inputs: StepInputs,
+        outputs: StepOutputs,
+        rows: NDArray[np.int64],
+        counts: list[int],
     ) -> list[TokenLogprobs]:
+        """rows, counts: first row of each sequence that got tokens, and how many it got; one where there are
+        no counts."""
+        asked = self._table.logprobs[inputs.row_slot[rows]] >= 0
+        sampled = rows[asked]
+        if counts and sampled.size:
+            runs = zip(sampled.tolist(), np.array(counts)[asked].tolist(), strict=True)
+            sampled = np.concatenate([np.arange(row, row + count) for row, count in runs])
         if not sampled.size and not any(chunk.num_scores for chunk in plan.chunks):
             return []
         scored = np.flatnonzero(inputs.row_kind[: inputs.num_rows] == SCORE)
@@ -315,4 +350,7 @@ class OutputProcessor:
             state_snapshots=self._kv.states.num_named,
             state_snapshots_total=self._kv.states.count,
             state_snapshot_hits=applier.snapshot_hits,
+            spec_drafts=self._drafter.drafts,
+            spec_draft_tokens=self._drafter.drafted_tokens,
+            spec_accepted_tokens=self._drafter.accepted_tokens,
         )

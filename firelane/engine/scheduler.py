@@ -43,7 +43,7 @@ class Scheduler:
         quota = self._policy.open_step(draft)
         stalled = self._secure_prefills(draft)
         slots, lengths = self._decodes(draft, quota, stalled)
-        draft.tokens -= len(slots)
+        draft.tokens -= len(slots) + self._table.spares.num_behind(slots)
         draft.rows -= len(slots) + len(draft.prefilling())
         quota.spend_decodes(slots)
         self._continue_prefills(draft, quota)
@@ -58,14 +58,33 @@ class Scheduler:
         table = self._table
         slots = self._group(draft, quota.choose_decodes(draft.can_decode().nonzero()[0]))
         lengths = table.expected_length[slots]
-        needy = slots[lengths > table.capacity[slots]]
+        capacity = table.capacity[slots]
+        needy = slots[lengths > capacity]
         if needy.size and not draft.grow_all(needy):
             for sequence in sorted(map(table.at, needy.tolist()), key=arrival):
                 if sequence.id in draft.preempted or not self._make_room(draft, sequence):
                     stalled.add(sequence.slot)
+        self._look_ahead(draft, slots, lengths, capacity)
         idle = stalled.union(sequence.slot for sequence in draft.preempted.values())
         keep = ~np.isin(slots, list(idle)) if idle else slice(None)
         return slots[keep], lengths[keep]
+
+    def _look_ahead(
+        self,
+        draft: PlanDraft,
+        slots: NDArray[np.int64],
+        lengths: NDArray[np.int32],
+        capacity: NDArray[np.int32],
+    ) -> None:
+        """Pages that drafts may need, where no sequence has to give up any for them."""
+        table = self._table
+        lookahead = table.lookahead[slots]
+        if not np.count_nonzero(lookahead) or draft.has_preempted:
+            return
+        wanted = np.minimum(lengths + lookahead, table.end[slots] - 1)
+        more = slots[(lengths <= capacity) & (wanted > capacity)]
+        if more.size:
+            draft.grow_all(more)
 
     def _group(self, draft: PlanDraft, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slots that have waited longest, as many as leave each stage as many."""

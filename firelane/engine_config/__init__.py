@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from firelane.engine_config.engine import (
     BACKENDS,
+    DRAFT,
+    EAGLE3,
     KV_TRANSPORTS,
     ROLES,
     SCHEDULING_POLICIES,
+    SPECULATIVE,
     STORE_INDEX,
     EngineConfig,
 )
@@ -24,17 +27,21 @@ from firelane.engine_config.executor import (
     STEP_DEADLINE,
     WEIGHTS,
     WEIGHTS_PAGES,
+    Beside,
     ExecutorConfig,
 )
-from firelane.engine_config.groups import CARE, ENGINE, HOSTS, PAGES, TIERS
+from firelane.engine_config.groups import ADAPTERS, CARE, ENGINE, HOSTS, PAGES, TIERS
 from firelane.engine_config.hosts import HOSTS_PORT, HostsConfig, KeyFile
 from firelane.engine_config.tiers import GIB, KV_ADMISSIONS, TiersConfig
 
 __all__ = [
     "ACTIVATION_DTYPES",
+    "ADAPTERS",
     "BACKENDS",
     "CARE",
+    "DRAFT",
     "DTYPES",
+    "EAGLE3",
     "ENGINE",
     "GEMMS",
     "GIB",
@@ -49,11 +56,13 @@ __all__ = [
     "QUANTIZING",
     "ROLES",
     "SCHEDULING_POLICIES",
+    "SPECULATIVE",
     "STEP_DEADLINE",
     "STORE_INDEX",
     "TIERS",
     "WEIGHTS",
     "WEIGHTS_PAGES",
+    "Beside",
     "EngineConfig",
     "ExecutorConfig",
     "HostsConfig",

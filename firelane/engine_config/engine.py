@@ -14,6 +14,11 @@ from firelane.options.log_format import LogFormat
 BACKENDS = ("auto", "cpu", "cuda", "null")
 SCHEDULING_POLICIES = ("fair", "fcfs")
 ROLES = ("both", "prefill", "decode")
+SPECULATIVE = ("auto", "off", "ngram", "mtp")
+DRAFT = "draft="
+"""The beginning of a value of `speculative` that names a draft model."""
+EAGLE3 = "eagle3="
+"""The beginning of one that names a head."""
 KV_TRANSPORTS = ("tcp", "nixl")
 STORE_INDEX = ".store.json"
 """In the directory of a model whose weights lie in an object store."""
@@ -59,6 +64,21 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
             see="tenants.md",
         ),
     ] = "fair"
+    speculative: Annotated[
+        str,
+        Option(
+            "drafts of the next tokens, which one step verifies, with the same answers bit for bit; ngram: "
+            "from the text so far; draft=MODEL: also by a smaller model of the same vocabulary; eagle3=HEAD: "
+            "also by an EAGLE-3 head of this model; mtp: also by layers of it that predict tokens; auto: "
+            "where they cost nothing",
+            ENGINE,
+            choices=SPECULATIVE,
+            named=(f"{DRAFT}MODEL", f"{EAGLE3}HEAD"),
+            see="speculation.md",
+        ),
+    ] = "auto"
+    draft_dir: Path | None = None
+    """The resolved directory of what `speculative` names; None: what it names is the directory."""
     role: Annotated[
         str,
         Option(
@@ -89,11 +109,31 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     log_format: LogFormat = "text"
 
     @property
+    def draft_model(self) -> Path | None:
+        """The directory of the draft model; None where there is none."""
+        return self._named(DRAFT)
+
+    @property
+    def eagle3_head(self) -> Path | None:
+        """The directory of the EAGLE-3 head; None where there is none."""
+        return self._named(EAGLE3)
+
+    @property
+    def second_dir(self) -> Path | None:
+        """The directory of whatever drafts, beside the model's own; None where there is none."""
+        return self.draft_model or self.eagle3_head
+
+    def _named(self, kind: str) -> Path | None:
+        name = self.speculative.removeprefix(kind)
+        return None if name == self.speculative else self.draft_dir or Path(name)
+
+    @property
     def reaches_pages(self) -> bool:
         return super().reaches_pages or bool(self.kv_transfer_address)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_second()
         if not self.prefix_cache and self.state_snapshots:
             raise UsageError(
                 f"state_snapshots is {self.state_snapshots}: without the prefix cache no prompt begins with "
@@ -102,10 +142,25 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
         if not self.prefix_cache and self.tiers is not None:
             raise UsageError(f"{self.tiers.option}: pages are found by the prefix cache; leave it on")
 
+    def _check_second(self) -> None:
+        """Raises UsageError for ranks that have not what a second model needs."""
+        option, reads = f"--speculative {self.speculative}", self.eagle3_head or self.speculative == "mtp"
+        if reads and self.pipeline_parallel_size > 1:
+            raise UsageError(
+                f"{option}: a head reads layers of all stages, and no stage has them; leave out "
+                f"--pipeline-parallel-size {self.pipeline_parallel_size}, or draft with draft=MODEL or ngram"
+            )
+        if (reads or self.draft_model) and self.hosts is not None:
+            raise UsageError(
+                f"{option}: what drafts is beside ranks of one host; leave out --nnodes {self.hosts.count}, "
+                "or it"
+            )
+
     @property
     def reads_store(self) -> bool:
         """Whether weights come from an object store."""
-        return (self.model_dir / STORE_INDEX).exists()
+        directories = (self.model_dir, self.second_dir)
+        return any(one is not None and (one / STORE_INDEX).exists() for one in directories)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self, enc_hook=str).decode()

@@ -6,11 +6,11 @@ from typing import Annotated
 import msgspec
 
 from firelane import options
-from firelane.engine_config.groups import CARE, ENGINE
+from firelane.engine_config.groups import ADAPTERS, CARE, ENGINE
 from firelane.engine_config.hosts import HostsConfig
 from firelane.engine_config.tiers import TiersConfig
 from firelane.errors import UsageError
-from firelane.options import Option
+from firelane.options import Option, OptionError
 
 WEIGHTS = ("auto", "bf16", "lossless", "int8", "int4")
 QUANTIZING = ("int8", "int4")
@@ -29,6 +29,26 @@ STEP_DEADLINE = Option(
     metavar="S",
     default="120; 8 on a GPU",
 )
+
+
+def _adapter(text: str) -> tuple[str, str]:
+    name, sign, directory = text.partition("=")
+    if not name.strip() or not sign or not directory:
+        raise OptionError(f"'{text}' is not NAME=DIR")
+    return name, directory
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """A second model in the memory of an executor, with as many tokens in its pages. Bytes of its weights,
+    and of one token in its KV cache; how many executors it is."""
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    executors: int = 1
+
+    def shared_by(self, ranks: int) -> "Beside":
+        """The part that each of several ranks leaves of a common memory. Weights stay those of all."""
+        return msgspec.structs.replace(self, kv_bytes_per_token=-(-self.kv_bytes_per_token // ranks))
 
 
 class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +202,31 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "invariant"
     """The products of many rows on a GPU. With "ranks", weights are as the checkpoint has them."""
+    loras: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "a low-rank adapter in PEFT's layout, served by this name; may be given several times",
+            ADAPTERS,
+            flag="lora",
+            metavar="NAME=DIR",
+            read=_adapter,
+            see="adapters.md",
+        ),
+    ] = ()
+    max_loras: Annotated[
+        int,
+        Option(
+            "low-rank adapters in memory at the same time; 0: none are served",
+            ADAPTERS,
+            least=0,
+            default="as many as --lora names",
+            see="adapters.md",
+        ),
+    ] = 0
+    max_lora_rank: Annotated[
+        int,
+        Option("largest rank of a low-rank adapter", ADAPTERS, least=1, most=512, see="adapters.md"),
+    ] = 16
     state_snapshots: Annotated[
         int | None,
         Option(
@@ -193,8 +238,14 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             file=True,
         ),
     ] = None
+    spare_states: int = 0
+    """Recurrent states, of models that keep such, for drafts of as many sequences at a time, at most."""
     replicas: int = 1
     """Engines that share the memory of this machine."""
+    beside: Beside | None = None
+    """A second model that memory is kept for; None: there is none."""
+    num_blocks: int | None = None
+    """Exactly so many pages, of a second model; None: as many as memory has room for."""
     hosts: HostsConfig | None = None
     """Hosts that share the processes of several ranks evenly; None: all are here."""
     tiers: TiersConfig | None = None
@@ -220,6 +271,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.tiers.option}: pages of ranks on several hosts (--nnodes {self.hosts.count}) have no "
                 "tiers; leave it out"
             )
+        if (self.loras or self.max_loras) and self.ranks > 1:
+            raise UsageError(
+                f"{self.adapters_option}: adapters are computed by one rank; leave out {self.ranks_option}"
+            )
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
@@ -236,6 +291,13 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The options that ask for several ranks, as they are given; "" of one rank."""
         sizes = {kind: getattr(self, f"{kind}_parallel_size") for kind in ("tensor", "expert", "pipeline")}
         return " ".join(f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1)
+
+    @property
+    def adapters_option(self) -> str:
+        """The option that asks for adapters, as it is given; "" where none does."""
+        if self.loras:
+            return f"--lora {self.loras[0][0]}"
+        return f"max_loras {self.max_loras}" if self.max_loras else ""
 
     @property
     def reaches_pages(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from firelane.options import Group
 
 ENGINE = Group("engine", "engine", common=True)
+ADAPTERS = Group("adapters", "low-rank adapters")
 CARE = Group("care", "care of engines")
 HOSTS = Group(
     "hosts",

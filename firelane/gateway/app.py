@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from firelane.api.errors import describe
-from firelane.errors import AccessError, ProcessDeadError, RequestError
+from firelane.errors import AccessError, AuthenticationError, ProcessDeadError, RequestError
 from firelane.gateway.http.exchange import Exchange, HttpError, Request, Route, RouteTable, retry_header
 from firelane.gateway.http.origins import OriginPolicy
 from firelane.gateway.requests.metrics import ServerMetrics
@@ -57,6 +58,8 @@ class App:
         request.route = route
         if route is None or route.public:
             request.body_limit = PUBLIC_BODY_BYTES
+            with contextlib.suppress(AuthenticationError):  # who gives no key is told less
+                request.tenant = self._tenants.identify(request.headers)
             return
         tenant = request.tenant = self._tenants.identify(request.headers)
         if route.admin and not tenant.admin:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from firelane.api.decode import BodyDecoder
+from firelane.api.sampling import AnswerFields
 from firelane.errors import RequestError, TooLargeError
 from firelane.gateway.http.exchange import Exchange, HttpError, Request
-from firelane.text.heap import trim_heap
+from firelane.gateway.urgency import note_urgency
+from firelane.heap import trim_heap
 
 LARGE_BYTES = 128 << 10
 """Bodies above are decoded and checked on a thread, one at a time."""
@@ -68,7 +71,10 @@ class Bodies:
 
     async def read(self, exchange: Exchange, decoder: BodyDecoder[CheckedT]) -> CheckedT:
         """The body, decoded and checked; it is not kept. Raises RequestError."""
+        began_s = time.monotonic()
         request, names = await self._read(exchange, decoder)
+        if isinstance(request, AnswerFields):
+            note_urgency(exchange.request, request, began_s)
         names += decoder.given_hints(request)
         if names:
             self.ignored.note(exchange, names)

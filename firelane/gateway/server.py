@@ -8,6 +8,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import firelane
 from firelane.child_process import Replacements
@@ -18,9 +19,8 @@ from firelane.gateway.batches.runner import BatchRunner
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
-from firelane.gateway.conversations.conversation_store import ConversationStore
-from firelane.gateway.conversations.response_store import ResponseStore
 from firelane.gateway.conversations.turn import ConversationStores
+from firelane.gateway.engines.listener import ReplicaListener
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.roles.role_control import NoRoleControl, RoleControl, role_control
 from firelane.gateway.files.data_dir import DataDir
@@ -37,15 +37,15 @@ from firelane.gateway.requests.control import FIXED, NodeControl, add_node_metri
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.text_side import read_text_side
-from firelane.gateway.requests.usage_log import UsageLog
+from firelane.gateway.requests.usage_log import Prices, UsageLog
 from firelane.gateway.services import Replies, Services
 from firelane.gateway.share import GatewayShare
-from firelane.gateway.tenants.prices import Prices
+from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth, Tenants
 from firelane.link.tls import ServerTls
 from firelane.telemetry.metrics import Registry
 from firelane.telemetry.tracer import make_traces
-from firelane.wire.frames import Ready, StepFrame
+from firelane.wire.frames import Ready
 
 log = logging.getLogger(__name__)
 SWEEP_S = 1.0
@@ -99,14 +99,15 @@ class Gateway:
         self._relayed = ConnectionSet(self.app.handle, config.limits, services.now_s, self.app.accept)
         self._add_gauges(self._registry)
         add_node_metrics(self._registry, control)
+        services.streams.add_metrics(self._registry)
         self._tls = None if config.tls is None else ServerTls(config.tls, PROTOCOL)
-        self._listener = HttpListener(lambda: HttpConnection(self._connections), self._tls)
+        self._listener = HttpListener(partial(HttpConnection, self._connections), self._tls)
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
         for model in services.models:
-            model.engines.events = events = _ModelListener(model, self._fail)
+            self._listen_to(model)
             if model.engines.ready is not None:
-                events.on_ready(model.engines.ready)
+                self._check_vocab(model, model.engines.ready)
 
     def _routes(self) -> list[Route]:
         routes, relay = all_routes(self.services), self._share.relay
@@ -135,9 +136,8 @@ class Gateway:
                 refuse_unknown=config.unknown_fields == "refuse", most_bytes=config.limits.body_bytes
             ),
             replies=Replies(metrics),
-            kept=ConversationStores(
-                ResponseStore(config.max_stored_responses), ConversationStore(config.max_stored_responses)
-            ),
+            kept=ConversationStores.of(config.max_stored_responses),
+            streams=KeptStreams(config.streams, self._share.relay),
             files=files,
             batches=Batches(data, files, line_bytes=config.limits.body_bytes),
             control=self._control,
@@ -163,6 +163,7 @@ class Gateway:
         return ServedModel(
             names=config.names,
             aliases=dict(config.aliases),
+            adapters=config.adapters,
             text=text,
             engines=engines,
             admission=admission,
@@ -189,7 +190,7 @@ class Gateway:
         if before is None:
             admission = self._admission(config, services.tenants, services.usage)
             before = self._make_model(config, engines, services.metrics, admission)
-            engines.events = _ModelListener(before, self._fail)
+            self._listen_to(before)
         else:
             self._set_up(before, config)
         services.models.add(before)
@@ -203,11 +204,23 @@ class Gateway:
     def _set_up(self, model: ServedModel, config: ModelConfig) -> None:
         """Anew, for requests that come from now on."""
         model.text, old = read_text_side(config, self._replaced), model.text
-        model.aliases = dict(config.aliases)
+        model.aliases, model.adapters = dict(config.aliases), config.adapters
         model.tenants = None if config.tenants is None else frozenset(config.tenants)
         model.role_control = self._role_control(config, model.engines, model.metrics)
         if old is not None:
             old.prompts.close()
+
+    def _listen_to(self, model: ServedModel) -> None:
+        check = partial(self._check_vocab, model)
+        model.engines.events = ReplicaListener(check, model.metrics.on_frame)
+
+    def _check_vocab(self, model: ServedModel, ready: Ready) -> None:
+        try:
+            model.tokenizer.check_vocab(ready.vocab_size)
+        except TokenizerError as error:
+            log.error("tokenizer_mismatch model=%s %s", model.name, error)
+            model.engines.close()
+            self._fail(error)
 
     def _fail(self, error: FirelaneError) -> None:
         if self._on_fatal is not None:
@@ -258,7 +271,7 @@ class Gateway:
 
     async def answer_relayed(self, sock: socket.socket) -> None:
         """Serve a connection of another process of this server, which a request comes over. Owns it."""
-        await self._loop.connect_accepted_socket(lambda: HttpConnection(self._relayed), sock)
+        await self._loop.connect_accepted_socket(partial(HttpConnection, self._relayed), sock)
 
     async def _start_batches(self) -> None:
         runner = BatchRunner(
@@ -281,6 +294,7 @@ class Gateway:
         self._connections.sweep()
         self._relayed.sweep()
         self.metrics.sweep()
+        self.services.streams.logs.sweep()
         if self._tls is not None:
             self._tls.reload_if_changed()
         for model in self.services.models:
@@ -340,8 +354,10 @@ class Gateway:
             model.engines.hurry()
 
     async def _settle(self, timeout_s: float) -> None:
-        deadline_s = self._loop.time() + timeout_s
-        while (self.in_flight or self._connections.unsent_bytes) and self._loop.time() < deadline_s:
+        deadline_s, streams = self._loop.time() + timeout_s, self.services.streams
+        while self.in_flight or self._connections.unsent_bytes or streams.readers:
+            if self._loop.time() >= deadline_s:
+                return
             await asyncio.sleep(POLL_S)
 
     async def close(self) -> None:
@@ -366,25 +382,6 @@ class Gateway:
         await asyncio.to_thread(self._traces.close)
         await self._listener.wait_closed()
         await self.services.batches.close()
-
-
-class _ModelListener:
-    """The ReplicaListener of one model's engines."""
-
-    def __init__(self, model: ServedModel, on_fatal: Callable[[FirelaneError], None]) -> None:
-        self._model = model
-        self._on_fatal = on_fatal
-
-    def on_ready(self, ready: Ready) -> None:
-        try:
-            self._model.tokenizer.check_vocab(ready.vocab_size)
-        except TokenizerError as error:
-            log.error("tokenizer_mismatch model=%s %s", self._model.name, error)
-            self._model.engines.close()
-            self._on_fatal(error)
-
-    def on_frame(self, frame: StepFrame, now_s: float, prompt_tokens: int) -> None:
-        self._model.metrics.on_frame(frame, now_s, prompt_tokens)
 
 
 def _origins(config: GatewayConfig) -> OriginPolicy:

@@ -12,12 +12,14 @@ from firelane.child_process import Replacements
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.conversations.turn import ConversationStores
+from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.http.exchange import JSON, Exchange
 from firelane.gateway.requests.control import NodeControl
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.models import Models
 from firelane.gateway.requests.usage_log import UsageLog
+from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.gateway.tenants.registry import Tenants
 
 _encode = msgspec.json.Encoder().encode
@@ -37,6 +39,7 @@ class Services:
     bodies: Bodies
     replies: Replies
     kept: ConversationStores
+    streams: KeptStreams
     files: FileStore
     batches: Batches
     control: NodeControl
@@ -45,6 +48,10 @@ class Services:
     created: int
     refresh: Callable[[], Awaitable[None]]
     replaced: Replacements
+
+    def engines(self) -> list[ReplicaSet]:
+        """The engines of each model."""
+        return [model.engines for model in self.models]
 
 
 class Replies:

@@ -1,5 +1,6 @@
-"""The name of a block's content: a chain of hashes that starts from the tenant's salt and the cache's code.
+"""Names of prefixes, and the events by which others follow them.
 
+The name of a block's content is a chain of hashes that starts from the tenant's salt and the cache's code.
 Block i is named by the hash of the name of block i - 1 and its own token ids, so equal names mean equal
 salts, equal codes and equal tokens from the first one on. The digest is long enough that no tenant can search
 for a collision.
@@ -7,11 +8,20 @@ for a collision.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.wire.cache_events import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    CacheEvent,
+    PageChanges,
+    numbers_bytes,
+)
 from firelane.wire.page_names import PAGE_TOKENS, more_page_names
 
 DIGEST_BYTES = 32
@@ -66,3 +76,171 @@ class PrefixChain:
             data = tokens[: num_pages * PAGE_TOKENS].astype("<i4", copy=False)
             more_page_names(self._pages, self._salt, data.data)
         return self._pages
+
+
+NAME_BYTES = 8
+"""Bytes of a block's name that others see: enough to tell blocks apart, and of no use to ask for a page."""
+SALT_ID_BYTES = 16
+
+
+class NameEvents:
+    """The names of one pool's pages as they come and go. These here are of a cache that nobody follows."""
+
+    def named(self, group: int, name: bytes) -> None:
+        """Prompts find this page from now on."""
+
+    def unnamed(self, group: int, name: bytes) -> None:
+        """Its page is about to be given to somebody else."""
+
+    def published(
+        self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
+    ) -> None:
+        """A sequence of these tokens has full blocks from `begin` to `end`, all of which may have been named
+        before. is_first: nothing was published of the sequence since its admission."""
+
+    def take(self) -> list[CacheEvent]:
+        """Events since the last call, in order."""
+        return []
+
+
+class BlockEvents(NameEvents):
+    """NameEvents as blocks. Blocks are told by the pages of one cache group, that which keeps the most. A
+    page that came from another engine is told once a sequence with its tokens goes on behind it. Begins
+    with an empty cache."""
+
+    def __init__(self, block_size: int, group: int = 0) -> None:
+        self._block_size, self._group = block_size, group
+        self._events: list[CacheEvent] = [BlocksCleared()]
+        self._untold: set[bytes] = set()
+        self._removed: list[int] = []
+
+    def named(self, group: int, name: bytes) -> None:
+        if group == self._group:
+            self._untold.add(name)
+
+    def unnamed(self, group: int, name: bytes) -> None:
+        if group != self._group:
+            return
+        if name in self._untold:
+            self._untold.remove(name)
+        else:
+            self._removed.append(number_of(name))
+
+    def published(
+        self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
+    ) -> None:
+        if not self._untold:
+            return
+        names, begin = chain.names(tokens, end), 0 if is_first else begin
+        while begin < end:
+            if names[begin] not in self._untold:
+                begin += 1
+                continue
+            stop = begin
+            while stop < end and names[stop] in self._untold:
+                self._untold.remove(names[stop])
+                stop += 1
+            self._close_removed()
+            self._events.append(self._stored(chain, tokens, begin, stop))
+            begin = stop
+
+    def take(self) -> list[CacheEvent]:
+        self._close_removed()
+        events, self._events = self._events, []
+        return events
+
+    def _stored(self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int) -> BlocksStored:
+        names, size = chain.names(tokens, end), self._block_size
+        return BlocksStored(
+            names=[number_of(name) for name in names[begin:end]],
+            parent=number_of(names[begin - 1]) if begin else None,
+            tokens=tokens[begin * size : end * size].astype("<i4", copy=False).tobytes(),
+            salt_id="" if begin else salt_id(chain),
+        )
+
+    def _close_removed(self) -> None:
+        if self._removed:
+            self._events.append(BlocksRemoved(self._removed))
+            self._removed = []
+
+
+def number_of(name: bytes) -> int:
+    """A block's name as others see it."""
+    return int.from_bytes(name[:NAME_BYTES], "little")
+
+
+def salt_id(chain: PrefixChain) -> str:
+    """A digest that says which chains start from one salt, and not from which; "" without a salt."""
+    if not chain.is_salted:
+        return ""
+    return blake2b(chain.root, digest_size=SALT_ID_BYTES, person=b"firelane-salt-id").hexdigest()
+
+
+class PageLog:
+    """The pages of one cache, as blocks are published and given up. This one is of a cache without
+    prefixes."""
+
+    def published(
+        self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
+    ) -> None:
+        """Note published pages, as NameEvents.published does."""
+
+    def unnamed(self, group: int, name: bytes) -> None:
+        """Note a page that lost its name, as NameEvents.unnamed does."""
+
+    def follow(self) -> None:
+        """Somebody wants to know: all pages next, and changes from then on."""
+
+    def take(self) -> PageChanges | None:
+        """Changes since the last call; None where there are none, or nobody wants to know."""
+        return None
+
+
+class PageChangeLog(PageLog):
+    """A page is there while the last block of it is, in the cache group that keeps the most: blocks before
+    it are given up later. Pages that end within a block are left out."""
+
+    def __init__(self, block_size: int, group: int, named: Container[bytes]) -> None:
+        """named: blocks that prompts find at present, of that group."""
+        self._block_size, self._group, self._named = block_size, group, named
+        self._pages: dict[bytes, int] = {}  # by the names of their last blocks
+        self._stored: dict[int, None] = {}
+        self._removed: list[int] = []
+        self._is_followed = self._is_whole = False
+
+    def published(
+        self, chain: PrefixChain, tokens: NDArray[np.int32], begin: int, end: int, *, is_first: bool
+    ) -> None:
+        size = self._block_size
+        first, last = 0 if is_first else begin * size // PAGE_TOKENS, end * size // PAGE_TOKENS
+        if first == last:
+            return
+        blocks, pages = chain.names(tokens, end), chain.page_names(tokens, last)
+        for i in range(first, last):
+            at, rest = divmod((i + 1) * PAGE_TOKENS, size)
+            block = blocks[at - 1]
+            if not rest and block not in self._pages and block in self._named:
+                self._pages[block] = pages[i]
+                if self._is_followed:
+                    self._stored[pages[i]] = None
+
+    def unnamed(self, group: int, name: bytes) -> None:
+        page = self._pages.pop(name, None) if group == self._group else None
+        if page is None or not self._is_followed:
+            return
+        if page in self._stored:
+            del self._stored[page]
+        else:
+            self._removed.append(page)
+
+    def follow(self) -> None:
+        self._is_followed = self._is_whole = True
+
+    def take(self) -> PageChanges | None:
+        if not (self._stored or self._removed or self._is_whole):
+            return None
+        stored = self._pages.values() if self._is_whole else self._stored
+        removed = () if self._is_whole else self._removed
+        frame = PageChanges(numbers_bytes(stored), numbers_bytes(removed), is_whole=self._is_whole)
+        self._stored, self._removed, self._is_whole = {}, [], False
+        return frame

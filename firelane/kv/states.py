@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import NO_SNAPSHOT
-from firelane.kv.incoming import STATES, IncomingPages
-from firelane.kv.pool import UNKNOWN, BlockPool, NamedPage, PageWatcher
+from firelane.kv.pool import STATES, UNKNOWN, BlockPool, IncomingPages, NamedPage, PageWatcher
 from firelane.kv.prefix import PrefixChain
 
 DEFAULT_INTERVAL = 4096
@@ -156,7 +155,7 @@ class StateSnapshots:
 
     def keep_tags_in(self, memory: memoryview) -> None:
         """Keep the tags of all states of the executor in `memory`, as BlockPool.keep_tags_in does."""
-        self._pool.keep_tags_in(memory[self._first :])
+        self._pool.keep_tags_in(memory[self._first : self._first + self.count])
 
     def wanted(self, num_tokens: int, hit_tokens: int, shared_tokens: int) -> tuple[int, ...]:
         """Lengths at which a prefill that begins behind `hit_tokens` tokens is to leave a snapshot: at each

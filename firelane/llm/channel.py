@@ -63,9 +63,9 @@ class LocalChannel:
             if embedding.id in self.open:
                 self.embeddings[embedding.id] = embedding.values
         stopped = {finished.id for finished in frame.finished if finished.reason == "stop"}
-        for request_id, token in zip(frame.ids, frame.tokens, strict=True):
+        for request_id, token, is_last in frame.each_token():
             if (choice := self.open.get(request_id)) is not None:
-                choice.on_token(token, is_stop=request_id in stopped)
+                choice.on_token(token, is_stop=is_last and request_id in stopped)
                 if choice.output.finish_reason is not None:
                     del self.open[request_id]
                     self._aborts.append(request_id)

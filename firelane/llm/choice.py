@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firelane.llm.outputs import CompletionOutput, Logprob, RequestOutput
 from firelane.llm.params import SamplingParams
-from firelane.text.tokens.detokenize import SequenceText, make_detokenizer
+from firelane.text.tokens.detokenize import SequenceText
 from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.wire.frames import NewRequest, TokenLogprobs
 
@@ -37,7 +37,7 @@ class CompletionBuilder:
         self._run = run
         self._tokenizer = tokenizer
         self._text = SequenceText(
-            make_detokenizer(tokenizer, visible_special_ids),
+            tokenizer.detokenizer(visible_special_ids),
             run.params.stops(),
             min_tokens=run.params.min_tokens,
         )

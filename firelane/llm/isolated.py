@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from firelane import env, errors
 from firelane.child_process import Child
-from firelane.child_process.child import no_process
-from firelane.child_process.state import in_words
+from firelane.child_process.child import in_words, no_process
 from firelane.engine_config import EngineConfig
+from firelane.engine_config.passing import send_config
 from firelane.errors import (
     EngineDeadError,
     FirelaneError,
@@ -162,7 +162,10 @@ def _launch(config: EngineConfig) -> tuple[Child, socket.socket]:
     )
     # What is typed here is not for the model; Ctrl-C reaches this process alone.
     streams = (subprocess.DEVNULL, subprocess.DEVNULL, None)
-    return Child.connected([MODULE, config.to_json()], environ, streams=streams, leads_group=True)
+    child, ours = Child.connected([MODULE], environ, streams=streams, leads_group=True)
+    with suppress(PeerLostError):  # its end is noticed as that of any engine
+        send_config(ours, config, {})
+    return child, ours
 
 
 def _error(failed: Failed) -> FirelaneError:

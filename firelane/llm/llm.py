@@ -23,12 +23,12 @@ from firelane.llm.channel import LocalChannel
 from firelane.llm.choice import CompletionBuilder, PromptRun
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
+from firelane.sources.draft import draft_directory
 from firelane.sources.resolve import resolve
 from firelane.text.chat.assistant import Assistant, RenderedChat
 from firelane.text.deltas import Content, Delta
 from firelane.text.model_files import ModelTextFiles, read_model_files
-from firelane.text.prompt import PromptBuilder
-from firelane.text.sampling import FALLBACKS, Fallback, default_sampling, wire_sampling
+from firelane.text.prompt import FALLBACKS, Fallback, PromptBuilder, default_sampling, wire_sampling
 from firelane.text.tokens.tokenizer import load_tokenizer
 from firelane.text.tokens.tokenizer_source import tokenizer_directory
 from firelane.weights.progress import Progress, silent
@@ -74,6 +74,10 @@ class LLM:
         model_dir = resolve(model, progress=progress, cache_dir=options["cache_dir"])
         tokenizer_dir = tokenizer_directory(model_dir, options["cache_dir"])
         options.setdefault("tokenizer_dir", tokenizer_dir)
+        drafts = draft_directory(
+            options.get("speculative", ""), options["tokenizer_dir"], options["cache_dir"], progress
+        )
+        options.setdefault("draft_dir", drafts)
         config = EngineConfig(model_dir=model_dir, **options)
         self._channel = LocalChannel()
         self._next_id = 0
@@ -160,7 +164,7 @@ class LLM:
 
     def default_sampling(self, fallback: Fallback = "vllm") -> SamplingParams:
         """Sampling as the model's author advises it (generation_config.json, or the GGUF file), and what that
-        leaves open as vLLM or llama.cpp do: see `firelane.text.sampling.Fallback`."""
+        leaves open as vLLM or llama.cpp do: see `firelane.text.prompt.Fallback`."""
         values = default_sampling(self._files.defaults, fallback)
         return SamplingParams(
             temperature=values["temperature"],
@@ -234,7 +238,15 @@ class LLM:
                 stop_token_ids=sorted(stop_ids),
                 reports=params.reports,
             )
-            request = NewRequest(id=self._next_id, prompt=given, sampling=sampling, grammar=grammar)
+            request = NewRequest(
+                id=self._next_id,
+                prompt=given,
+                sampling=sampling,
+                grammar=grammar,
+                most_drafted=-1 if params.speculative else 0,
+                adapter=params.lora,
+                salt=params.lora.encode(),  # pages that an adapter computed are no other's
+            )
             self._next_id += 1
             run.choices.append(CompletionBuilder(request, run, index, self._tokenizer, visible))
         run.result.outputs = [choice.output for choice in run.choices]

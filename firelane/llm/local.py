@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from firelane.contract import Executor
+from firelane.engine.adapters.places import load_adapters
+from firelane.engine.configured import make_core
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
-from firelane.engine.policies import make_policy
+from firelane.engine.process.draft_load import load_second
 from firelane.engine.process.identity import checkpoint_identity, model_identity
 from firelane.engine.process.load import load_executor, read_program, rotation_identity
 from firelane.engine.process.tiers import files_identity, open_tiers
 from firelane.engine_config import EngineConfig
-from firelane.kv import SnapshotRule
 from firelane.llm.channel import LocalChannel
 from firelane.weights.progress import Progress
 
@@ -38,17 +39,14 @@ class LocalEngine:
         files = files_identity(config)
         executor = self.executor = load_executor(config, progress, program=program)
         self._loaded.callback(executor.release)
+        adapters = load_adapters(executor, config)
+        second = load_second(config, program, executor, progress)
+        if second is not None:
+            self._loaded.callback(second.release)
         grammars = grammar_queue(config.tokenizer_dir or config.model_dir, executor.vocab_size)
         self._loaded.callback(grammars.close)
-        self.core = EngineCore(
-            executor,
-            self._channel,
-            prefix_cache=config.prefix_cache,
-            prerequisites=grammars,
-            policy=make_policy(config.scheduling_policy, executor.limits.max_num_batched_tokens),
-            snapshots=SnapshotRule(interval=config.state_snapshot_interval),
-        )
-        identity = model_identity(checkpoint, executor, config)
+        self.core = make_core(config, executor, self._channel, grammars, second, adapters)
+        identity = model_identity(checkpoint, executor, config, adapters.digests)
         pages, states = executor.page_memory, executor.state_memory
         tiers = open_tiers(config.tiers, self.core, pages, states, identity + files)
         self._loaded.callback(tiers.close)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firelane.errors import UsageError
-from firelane.wire.frames import Grammar, GrammarKind
+from firelane.wire.sampling import Grammar, GrammarKind
 
 REST_OF_CONTEXT = 2**31 - 1
 
@@ -21,7 +21,8 @@ class SamplingParams:
     draws a new one for each output; output i of a prompt uses seed + i. max_tokens None: the rest of the
     context. stop: texts that end the output and are not part of it. logprobs, prompt_logprobs: how many
     alternatives to report, None for none. json_schema, regex, grammar (in Lark's syntax; one of them at
-    most): what the whole text must match.
+    most): what the whole text must match. speculative: whether tokens may be drafted, which changes none.
+    lora: the name of one of the LLM's `loras`; "": the model alone.
     """
 
     n: int = 1
@@ -44,6 +45,8 @@ class SamplingParams:
     json_schema: str | dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
+    speculative: bool = True
+    lora: str = ""
 
     @property
     def reports(self) -> tuple[int, int]:

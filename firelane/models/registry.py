@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from firelane.errors import UnsupportedModelError
 from firelane.models.config.composite import language_model
 from firelane.models.config.computed import check_computed
 from firelane.models.config.reader import ConfigReader
+from firelane.models.heads.draft_head import DraftHead
 from firelane.program.program import Program
 from firelane.program.values import DType
 
@@ -39,15 +40,27 @@ def load_program(
     Raises UnsupportedModelError, naming the architecture or the key, for what is known to change the result
     and would not be computed as the checkpoint asks. Keys that are not known are named in `unknown_keys`.
     """
-    text, where, outside = language_model(config)
-    name = _architecture(config)
-    names = [f"{name}:{text.get('model_type')}", name] if text is not config else [name]
-    reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len, dtype=dtype)
-    program = _family(names)(reader)
+    reader, names, outside = _reader(config, max_model_len, dtype)
+    program = _module(names).program(reader)
     left_out = (*program.left_out, *_predictor_layers(reader))
     check_computed(reader, program)
     reader.finish()
     return replace(program, left_out=left_out, unknown_keys=(*outside, *reader.unknown))
+
+
+def load_predictor(
+    config: Mapping[str, Any], *, max_model_len: int | None = None, dtype: DType | None = None
+) -> DraftHead:
+    """The head that drafts with the layers of this model that predict tokens, which its program does without.
+    The arguments as of load_program(). Raises UnsupportedModelError where the family or the checkpoint has
+    none."""
+    reader, names, _ = _reader(config, max_model_len, dtype)
+    module = _module(names)
+    if not hasattr(module, "predictor"):
+        raise UnsupportedModelError(
+            f"--speculative mtp: layers that predict tokens are not known of {names[-1]}: leave it out"
+        )
+    return module.predictor(reader)
 
 
 def warn_of_unknown_keys(program: Program, model: str) -> None:
@@ -71,13 +84,24 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _family(names: list[str]) -> Callable[[ConfigReader], Program]:
-    """`program` of the first that is known of `names`, from the one that says the most to the one that says
-    the least."""
+def _reader(
+    config: Mapping[str, Any], max_model_len: int | None, dtype: DType | None
+) -> tuple[ConfigReader, list[str], tuple[str, ...]]:
+    """A reader of the language model's config; names of its architecture, from the one that says the most to
+    the one that says the least; and keys outside of it that nobody knows."""
+    text, where, outside = language_model(config)
+    name = _architecture(config)
+    names = [f"{name}:{text.get('model_type')}", name] if text is not config else [name]
+    reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len, dtype=dtype)
+    return reader, names, outside
+
+
+def _module(names: list[str]) -> Any:
+    """The module of the first family that is known of `names`."""
     modules = _modules()
     for name in names:
         if name in modules:
-            return importlib.import_module(modules[name]).program
+            return importlib.import_module(modules[name])
     known = ", ".join(sorted(modules))
     raise UnsupportedModelError(
         f"config.json: architecture {names[0]!r} is not supported; supported: {known}"
@@ -102,5 +126,7 @@ def _modules() -> dict[str, str]:
 def _predictor_layers(config: ConfigReader) -> tuple[str, ...]:
     """Tensors of layers behind the last one, which propose tokens in training and in drafts."""
     count = config.count("num_nextn_predict_layers", 0)
-    first = config.integer("num_hidden_layers") if count else 0
+    if not count or not config.has("num_hidden_layers"):  # families that list their layers name these apart
+        return ()
+    first = config.integer("num_hidden_layers")
     return tuple(f"model.layers.{first + i}." for i in range(count))

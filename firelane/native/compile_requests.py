@@ -6,6 +6,7 @@ and the end of a pipe for the answer.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 
@@ -51,10 +52,30 @@ class BuildFailed(msgspec.Struct, frozen=True, tag="failed"):
 CompileRequest = BuildRequest | TakesRequest
 Answer = Made | Taken | BuildFailed
 _answers = msgspec.json.Decoder(Answer)
+TRIES = 3
+"""Processes that work on one request, where others are killed meanwhile."""
+log = logging.getLogger(__name__)
 
 
 def ask(service: int, request: CompileRequest) -> Answer:
-    """The answer of the helper behind the socket `service`. Raises CompilerError, CacheError."""
+    """The answer of a helper behind the socket `service`. A request whose process has ended is sent again.
+    Raises CompilerError, CacheError."""
+    told = _told(service, request)
+    for _ in range(TRIES - 1):
+        if told:
+            break
+        log.warning("child_replaced kind=compiler reason='the process that compiles has ended'")
+        told = _told(service, request)
+    if not told:
+        raise CompilerError("the process that compiles has ended")
+    found = _answers.decode(told)
+    if isinstance(found, BuildFailed):
+        raise CacheError(found.reason) if found.is_cache else CompilerError(found.reason)
+    return found
+
+
+def _told(service: int, request: CompileRequest) -> bytes:
+    """The bytes that a helper has answered; none where it has not. CompilerError where none is left."""
     memory = os.memfd_create("firelane-compile", os.MFD_CLOEXEC)
     answer, theirs = os.pipe()
     with os.fdopen(memory, "wb") as file, os.fdopen(answer, "rb") as pipe:
@@ -67,10 +88,4 @@ def ask(service: int, request: CompileRequest) -> Answer:
             raise CompilerError(f"the process that compiles has ended ({error.strerror})") from error
         finally:
             os.close(theirs)
-        told = pipe.read()
-    if not told:
-        raise CompilerError("the process that compiles has ended")
-    found = _answers.decode(told)
-    if isinstance(found, BuildFailed):
-        raise CacheError(found.reason) if found.is_cache else CompilerError(found.reason)
-    return found
+        return pipe.read()

@@ -1,10 +1,12 @@
 """Compiling for processes that load compiled kernels, and may not write them.
 
-An engine that somebody has taken over could otherwise leave code where other processes load theirs. So a
-helper is forked before the engine gives up its rights. It alone writes to the directory of kernels, and a
+An engine that somebody has taken over could otherwise leave code where other processes load theirs. So two
+helpers are forked before the engine gives up its rights. They alone write to the directory of kernels, and a
 library's name is the hash of all that it was made from: who asks for other code gets it under another name.
 
-Each request is worked on by a child of the helper.
+Both helpers read from one socket, so that one of them is enough, whatever becomes of the other. Each request
+is worked on by a child of a helper. One that ends without an answer is asked for again by who has asked, and
+one that is stopped is killed by its helper.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
+import select
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -22,8 +24,8 @@ import msgspec
 
 import firelane
 from firelane import env
-from firelane.child_process import end_with_parent
-from firelane.child_process.forked import fork_helper
+from firelane.child_process import Child, end_with_parent
+from firelane.child_process.forked import fork_at, forked_child, seqpacket_pair
 from firelane.errors import CacheError, FirelaneError, UsageError
 from firelane.native.compile_requests import (
     Answer,
@@ -36,6 +38,10 @@ from firelane.native.compile_requests import (
 )
 
 MOST_REQUEST_BYTES = 64 << 20
+KIND = "compile_helper"
+HELPERS = 2
+LOOK_S = 0.5
+"""Between two looks at who works on a request."""
 SAFE_FLAG = re.compile(r"-(O[0-3]|m[a-z0-9][a-z0-9.=+_-]*|D[A-Z0-9_]+(=[A-Za-z0-9_]+)?|std=c\+\+\d+)")
 """Others could name programs and libraries for the compiler to run."""
 
@@ -44,31 +50,54 @@ _requests = msgspec.json.Decoder(CompileRequest)
 
 
 def fork_service(cache_dir: Path, confine: Callable[[], None]) -> int:
-    """The socket of a new helper, which ends with this process. Called while it has one thread, and little in
-    memory. confine: gives up the helper's rights."""
+    """The socket of new helpers, which end with this process. Called while it has one thread, and little in
+    memory. confine: gives up a helper's rights."""
 
     def work(sock: socket.socket) -> None:
         confine()
         _serve(sock, cache_dir)
 
-    _, ours = fork_helper(work)
+    ours, theirs = seqpacket_pair()
+    with theirs:
+        for _ in range(HELPERS):
+            fork_at(theirs, work, KIND)
     os.set_inheritable(ours.fileno(), True)
     return ours.detach()
 
 
 def _serve(sock: socket.socket, cache_dir: Path) -> None:
     """A helper's work, until all askers have gone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for who has answered
+    sock.setblocking(False)  # the other helper may have read what was there
+    workers: list[Child] = []
     while True:
-        message, fds, _, _ = socket.recv_fds(sock, 1, 2)
+        workers = [worker for worker in workers if not _is_over(worker)]
+        select.select([sock], [], [], LOOK_S if workers else None)
+        try:
+            message, fds, _, _ = socket.recv_fds(sock, 1, 2)
+        except BlockingIOError:
+            continue
         if not message:
             return
-        if len(fds) == 2 and os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            end_with_parent()
-            _answer(fds[0], fds[1], cache_dir)
+        if len(fds) == 2:
+            workers.append(_fork_worker(fds[0], fds[1], cache_dir))
         for fd in fds:
             os.close(fd)
+
+
+def _is_over(worker: Child) -> bool:
+    """Whether a worker has ended, or was stopped: then it is killed."""
+    if not worker.has_ended and not worker.is_stopped():
+        return False
+    worker.end()
+    return True
+
+
+def _fork_worker(memory: int, pipe: int, cache_dir: Path) -> Child:
+    pid = os.fork()
+    if pid == 0:
+        end_with_parent()
+        _answer(memory, pipe, cache_dir)
+    return forked_child(os.pidfd_open(pid))
 
 
 def _answer(memory: int, pipe: int, cache_dir: Path) -> None:

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firelane import env
-from firelane.child_process.state import in_words, is_own_doing
+from firelane.child_process.child import in_words
 from firelane.errors import CacheError, CompilerError, UsageError
 from firelane.native.compiler_group import compiler_group
+from firelane.native.compiler_run import INSTALL_HINT, run_compiler, was_killed
 from firelane.storage import cache_directory, locked, read_own, remove_leftovers, replacing
 
 if TYPE_CHECKING:
@@ -46,14 +47,9 @@ BASE_FLAGS = (
     "-Wno-psabi",
 )
 COMPILERS = ("g++", "clang++", "c++")
-INSTALL_HINT = "install g++ (or clang++), or `pip install 'firelane[compiler]'`"
 DIGEST_BYTES = hashlib.sha256().digest_size
 MOST_LIBRARY_BYTES = 256 << 20
 log = logging.getLogger(__name__)
-TRIES = 3
-"""Runs of a compiler that another process kills: the system does so, too, where memory is short."""
-KILLED_PART = "Killed signal terminated program"
-"""GCC says so of a program that it has started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +219,7 @@ class Toolchain:
         # Its temporary files lie there, too: an engine may write nowhere else than in the cache.
         cache = {"TMPDIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(log.parent.parent))}
         environ = env.for_child(LC_ALL="C", **cache)
-        done = _run_lasting(command, environ, group, left, name)
+        done = run_compiler(command, environ, name=name, group=group, left=left)
         if done.returncode == 0:
             return
         if "No space left on device" in done.stdout:
@@ -231,40 +227,6 @@ class Toolchain:
         log.write_text(f"{shlex.join(command)}\n{done.stdout}")
         reason = first_error(done.stdout) or f"exit code {done.returncode}"
         raise CompilerError(f"{command[0]} failed on {name}: {reason}; the full log is {log}")
-
-
-def _run_lasting(
-    command: Sequence[str], environ: dict[str, str], group: int | None, left: threading.Event, name: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a compiler, and again where another process killed it. left: nobody waits for it any more. Raises
-    CompilerError where there is none."""
-    run = functools.partial(
-        subprocess.run,
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environ,
-        process_group=group,
-    )
-    try:
-        done: subprocess.CompletedProcess[str] = run()
-        for _ in range(TRIES - 1):
-            if left.is_set() or not _was_killed(done):
-                break
-            log.warning("child_replaced kind=compiler reason=%r", f"of {name}: {in_words(done.returncode)}")
-            done = run()
-    except OSError as error:
-        raise CompilerError(f"cannot run {command[0]} ({error.strerror}): {INSTALL_HINT}") from error
-    return done
-
-
-def _was_killed(done: subprocess.CompletedProcess[str]) -> bool:
-    """Whether another process ended the compiler, or one of the programs that it starts."""
-    if done.returncode >= 0:
-        return KILLED_PART in done.stdout
-    return not is_own_doing(done.returncode)
 
 
 @contextlib.contextmanager
@@ -301,21 +263,19 @@ def find_compiler(settings: env.Environment) -> Toolchain:
 @functools.cache
 def _takes(command: tuple[str, ...]) -> bool:
     """Asked once in a process: it takes a compiler some 30 ms to say."""
-    arguments = ["-fsyntax-only", "-x", "c++", os.devnull]
-    try:
-        done = subprocess.run([*command, *arguments], capture_output=True, env=env.for_child(LC_ALL="C"))
-    except OSError as error:
-        raise CompilerError(f"cannot run {command[0]} ({error.strerror}): {INSTALL_HINT}") from error
+    words = [*command, "-fsyntax-only", "-x", "c++", os.devnull]
+    with compiler_group() as group:
+        done = run_compiler(words, env.for_child(LC_ALL="C"), name="a question for its flags", group=group)
+    if was_killed(done):
+        raise CompilerError(f"{command[0]} {in_words(done.returncode)} when it was asked for its flags")
     return done.returncode == 0
 
 
 def _version(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, check=True, env=env.for_child(LC_ALL="C")
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CompilerError(f"{shlex.join(command)} --version failed ({error}): {INSTALL_HINT}") from error
+    words = [*command, "--version"]
+    done = run_compiler(words, env.for_child(LC_ALL="C"), name="its version", errors=subprocess.DEVNULL)
+    if done.returncode:
+        raise CompilerError(f"{shlex.join(words)} failed ({in_words(done.returncode)}): {INSTALL_HINT}")
     return (done.stdout.splitlines() or ["unknown"])[0]
 
 

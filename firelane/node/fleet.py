@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from firelane.child_process.state import ProcessState
+from firelane.child_process.child import ProcessState
 from firelane.engine_config import EngineConfig
 from firelane.engine_state import EngineExit, EngineState, Exited, GaveUp
 from firelane.errors import MachineError
+from firelane.node.engine_process import StartEngine, start_engine
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
-from firelane.node.supervisor import BeforeRestart, EngineHealth, EngineSupervisor
+from firelane.node.supervisor import BeforeRestart, EngineHealth, EnginePlace, EngineSupervisor
 
 log = logging.getLogger(__name__)
 Tell = Callable[[str, Exited | GaveUp], None]
@@ -93,6 +94,7 @@ class Replica(Generic[LinkT]):
         *,
         has_acceptor: bool = False,
         group: EngineGroup = NO_GROUPS,
+        start: StartEngine = start_engine,
     ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
@@ -109,7 +111,7 @@ class Replica(Generic[LinkT]):
             before_restart=before_restart,
             on_acceptor=self._take_acceptor if has_acceptor else None,
             join_peers=join_peers,
-            group=group,
+            place=EnginePlace(group, start),
             health=self._health,
         )
 
@@ -187,11 +189,12 @@ class Fleet(Generic[LinkT]):
         group_of: GroupOf = lambda _: NO_GROUPS,
         remote: RemotePeersConfig | None = None,
         shares_pages: bool = False,
+        start: StartEngine = start_engine,
     ) -> None:
         """tell: gets what becomes of the processes, by the name of the replica. remote: how pages travel
         to and from engines of other servers; None: they do not. shares_pages: these engines have pages
-        from each other; those with roles do anyway."""
-        self._tell, self._group_of, self._remote = tell, group_of, remote
+        from each other; those with roles do anyway. start: makes each process."""
+        self._tell, self._group_of, self._remote, self._start = tell, group_of, remote, start
         self._engines: Engines[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
         self._has_peers = shares_pages or any(config.role != "both" for config in configs)
@@ -209,6 +212,7 @@ class Fleet(Generic[LinkT]):
             partial(self._peer_connections.join, int(name)) if self._has_peers or self._remote else None,
             has_acceptor=self._is_shared,
             group=self._group_of(name),
+            start=self._start,
         )
 
     async def start(self) -> None:

@@ -1,11 +1,13 @@
-"""One model of a node: its policy, its engines, its state, and what the choice of memory needs to know."""
+"""One model of a node: its policy, its engines, its state, what the choice of memory needs to know, and its
+residence, as the gateway sees it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from firelane.errors import FirelaneError
@@ -149,6 +151,7 @@ class NodeModel:
         self._is_yielding = False
         self._load_s = self._wake_s = FIRST_COST_S
         self._standby_bytes = 0
+        self._clock = clock
 
     @property
     def state(self) -> State:
@@ -205,6 +208,10 @@ class NodeModel:
             return self.need_bytes
         return self.engines.standby_bytes if self.state is State.STANDBY else 0
 
+    def used(self, keep_s: float | None) -> None:
+        """A request came. keep_s: as in the class."""
+        self.last_used_s, self.keep_s = self._clock(), keep_s
+
     def became_ready(self, now_s: float) -> None:
         took_s = max(0.0, now_s - self.lifecycle.since_s)
         if self.state is State.WAKING:
@@ -252,3 +259,56 @@ class NodeModel:
             is_pinned=self.policy.pinned,
             is_ready=is_ready,
         )
+
+
+class NodeResidence:
+    """The residence of a model on a node. waits: requests that come while the model loads for the first time
+    wait for it, whatever the gateway's own rule says."""
+
+    def __init__(
+        self,
+        model: NodeModel,
+        want: Callable[[], Awaitable[None]],
+        deadline_s: Callable[[], float],
+        *,
+        waits: bool,
+    ) -> None:
+        """want: returns when the model serves, raises EngineDeadError where it will not soon. deadline_s:
+        longest time that a request waits."""
+        self._model, self._waits = model, waits
+        self._want, self._deadline_s, self.used = want, deadline_s, model.used
+
+    @property
+    def is_cold(self) -> bool:
+        model = self._model
+        return not model.serves and (self._waits or model.state is not State.LOADING)
+
+    @property
+    def state(self) -> str:
+        model = self._model
+        if model.state is State.PULLING and model.pulled[1]:
+            done, total = (nbytes / 1e6 for nbytes in model.pulled)
+            return f"{model.state.value} {done:.0f} of {total:.0f} MB"
+        return "" if model.state in (State.READY, State.LOADING) else model.state.value
+
+    @property
+    def reason(self) -> str:
+        return self._model.reason
+
+    @property
+    def left_s(self) -> int:
+        return max(1, round(self._model.left_s))
+
+    @property
+    def leaves(self) -> bool:
+        return not self._model.policy.pinned
+
+    @property
+    def deadline_s(self) -> float:
+        return self._deadline_s()
+
+    async def want(self) -> None:
+        await self._want()
+
+    async def changed(self) -> None:
+        await self._model.lifecycle.changed()

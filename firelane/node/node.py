@@ -11,13 +11,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from firelane.engine_state import EngineEvent, Exited, GaveUp
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.node.arrivals import Before
 from firelane.node.memory import Holder, eviction, yielder
-from firelane.node.model import NodeModel
+from firelane.node.model import NodeModel, NodeResidence
 from firelane.node.policy import NodePolicy
 from firelane.node.pulls import Pulls
 from firelane.node.states import COMES, COMES_WHEN_WANTED, HOLDS_MEMORY, EnginesNow, State, next_state
@@ -63,6 +64,13 @@ class Node:
     def used_bytes(self) -> int:
         return sum(model.held_bytes for model in self)
 
+    def residence(self, name: str, *, waits: bool) -> NodeResidence:
+        """The residence of a model, for the gateway. waits: as in NodeResidence."""
+        model = self[name]
+        return NodeResidence(
+            model, partial(self.want, model), lambda: self.policy.wake_deadline_s, waits=waits
+        )
+
     # ---- what is wanted
 
     async def start(self) -> None:
@@ -95,10 +103,6 @@ class Node:
         finally:
             model.waiting -= 1
         model.last_used_s = self._clock()
-
-    def used(self, model: NodeModel, keep_s: float | None) -> None:
-        """A request came. keep_s: as in NodeModel."""
-        model.last_used_s, model.keep_s = self._clock(), keep_s
 
     async def sleep(self, model: NodeModel, within_s: float) -> None:
         """Put a model to standby, or end its engines where they know none. Raises EngineDeadError where its

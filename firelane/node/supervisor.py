@@ -13,15 +13,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firelane import env
 from firelane.child_process import Child
 from firelane.child_process.child import no_process
 from firelane.engine_config import EngineConfig
 from firelane.engine_state import EngineExit
+from firelane.node.engine_process import StartEngine, start_engine
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 
 log = logging.getLogger(__name__)
-MODULE = "firelane.engine"
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
 OnAcceptor = Callable[[socket.socket], None]
 OnGivenUp = Callable[[EngineExit], None]
@@ -54,6 +53,13 @@ class EngineHealth(NamedTuple):
     has_answered: bool = False
 
 
+class EnginePlace(NamedTuple):
+    """The control group of each engine process, and the function that starts it."""
+
+    group: EngineGroup = NO_GROUPS
+    start: StartEngine = start_engine
+
+
 class EngineSupervisor:
     """Owns the engine process. All methods belong to one event loop.
 
@@ -63,7 +69,7 @@ class EngineSupervisor:
     running engine, or of the one that has just ended. before_restart: waited for before another engine is
     started in the place of one that died. on_acceptor: gets, before on_socket, the socket over which
     connections of further gateways are passed to the engine. join_peers: makes the engine's end of the socket
-    over which it hears of others (wire.peers). group: of each engine process.
+    over which it hears of others (wire.peers). place: of each engine process.
     """
 
     def __init__(
@@ -77,11 +83,11 @@ class EngineSupervisor:
         on_acceptor: OnAcceptor | None = None,
         policy: RestartPolicy | None = None,
         join_peers: Callable[[], socket.socket] | None = None,
-        group: EngineGroup = NO_GROUPS,
+        place: EnginePlace = EnginePlace(),  # noqa: B008 (never changes)
         health: Callable[[], EngineHealth] = EngineHealth,
     ) -> None:
         self._health = health
-        self._config, self._group = config, group
+        self._config, (self._group, self._start_engine) = config, place
         self._join_peers = join_peers
         self._on_socket = on_socket
         self._on_exit = on_exit
@@ -156,20 +162,15 @@ class EngineSupervisor:
 
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
-        words, passed, acceptor = [MODULE, self._config.to_json()], list[int](), None
+        sockets, acceptor = dict[str, socket.socket](), None
         with contextlib.ExitStack() as on_error, contextlib.ExitStack() as handed:
             if self._on_acceptor is not None:
                 acceptor, inner = socket.socketpair()
                 on_error.enter_context(acceptor)
-                passed.append(handed.enter_context(inner).fileno())
-                words.append(f"acceptor={inner.fileno()}")
+                sockets["acceptor"] = handed.enter_context(inner)
             if self._join_peers is not None:
-                peers = handed.enter_context(self._join_peers())
-                passed.append(peers.fileno())
-                words.append(f"peers={peers.fileno()}")
-            # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
-            environ = env.for_engine(stores=self._config.reads_store, hosts=self._config.hosts is not None)
-            self._child, ours = Child.connected(words, environ, fds=passed, leads_group=True)
+                sockets["peers"] = handed.enter_context(self._join_peers())
+            self._child, ours = self._start_engine(self._config, sockets)
             on_error.pop_all()
         self._group.enter(self._child.pid)
         if self._on_acceptor is not None and acceptor is not None:

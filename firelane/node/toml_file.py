@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -94,6 +93,8 @@ class TomlFile:
 
 
 def meant(given: str, known: Iterable[str]) -> str:
+    import difflib  # here: seldom needed
+
     near = difflib.get_close_matches(given, list(known), n=1)
     return f": did you mean {near[0]}?" if near else ""
 

@@ -56,7 +56,7 @@ class Declared:
     def metavar(self) -> str:
         """The name of the option's value in the help."""
         if self.option.choices and not self.option.metavar:
-            return f"{{{','.join(self.option.choices)}}}"
+            return f"{{{','.join((*self.option.choices, *self.option.named))}}}"
         return self.option.metavar or ("X" if self.option.unit else METAVARS.get(self.kind, "TEXT"))
 
     @property

@@ -49,6 +49,8 @@ class Option:
     most: float | None = None
     """The largest value that is taken; None: MOST_WHOLE of whole numbers, MOST_REAL of others."""
     choices: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    """Values beside the choices that name something, as NAME=WHAT: any that begin so, and name it."""
     words: bool = False
     """Several values follow one option, in place of an option for each."""
     both: bool = False
@@ -76,11 +78,16 @@ class Option:
     def check(self, value: Any) -> None:
         """Raises OptionError for a value of the field that the option does not take."""
         if self.choices:
-            if value not in self.choices:
-                raise OptionError(f"{str(value)[:MOST_SHOWN]!r} is not one of {', '.join(self.choices)}")
+            if value not in self.choices and not self._is_named(value):
+                known = ", ".join((*self.choices, *self.named))
+                raise OptionError(f"{str(value)[:MOST_SHOWN]!r} is not one of {known}")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             given = value / UNITS[self.unit] if self.unit else value
             within(f"{given:.12g}" if self.unit else f"{value}", given, self.least, self.most)
+
+    def _is_named(self, value: Any) -> bool:
+        name, _, what = value.partition("=") if isinstance(value, str) else ("", "", "")
+        return bool(what.strip()) and any(one.partition("=")[0] == name for one in self.named)
 
     def _number(self, kind: type, text: str) -> int | float:
         if not self.unit:

@@ -43,7 +43,7 @@ def _columns(op: Op, ep: int, rank: int) -> Iterator[Op]:
         yield op
         return
     gated = isinstance(op, ExpertGatedLinear)
-    slots, unit = (op.picks.width, INSIDE_UNIT) if gated else (1, OUTPUT_UNIT)
+    slots, unit = op.picks.width if gated else 1, INSIDE_UNIT if op.weight.layout.is_gated else OUTPUT_UNIT
     ranges = column_ranges(op.out.width // slots, unit, ep)
     if not all(ranges):
         raise UsageError(f"expert parallel {ep}: {op.out.name} has {op.out.width // slots} columns")

@@ -91,6 +91,7 @@ class RankLayout:
 def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
     """The program that a rank runs; segments are there also where it is the only one. Raises UsageError."""
     assert 0 <= rank < layout.ranks, f"rank {rank} of {layout.ranks}"
+    _check_features(program, layout)
     check_ranks("expert parallel", layout.experts)
     lane = layout.lane_of(rank)
     staged = stage(segmented(program), layout.pp, layout.stage_of(rank))
@@ -107,6 +108,17 @@ def rank_programs(program: Program, layout: RankLayout, asked: str) -> list[Prog
     if len({own.grouping or grouping_of(own.cache_groups) for own in programs}) > 1:
         raise UsageError(f"{asked}: the KV heads of this model cannot be shared evenly enough; lower it")
     return programs
+
+
+def _check_features(program: Program, layout: RankLayout) -> None:
+    """Each rank of the only stage can tell what it has whole, and what one reads no other rank gets."""
+    if layout.pp > 1 and program.features_out:
+        raise UsageError(
+            f"pipeline parallel {layout.pp}: no one stage can tell the features of {program.name}; leave it "
+            "out, or draft without a head that reads them"
+        )
+    if layout.ranks > 1 and program.features_in:
+        raise UsageError(f"{layout.ranks} ranks: {program.name} reads features, and runs on one")
 
 
 def _has_columns(program: Program, ranks: int) -> bool:

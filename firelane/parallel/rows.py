@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
-from typing import Any
 
 from firelane.program.ops import (
     Attention,
@@ -26,6 +25,7 @@ from firelane.program.ops import (
     RMSNorm,
     RopeAndCache,
     TakeRows,
+    with_values,
 )
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
@@ -116,7 +116,7 @@ class _RowRewrite:
             case _:
                 pass
         made = {value: _own(value, "own") for value in op.outputs}
-        yield _with_values(op, self._own | made)
+        yield with_values(op, self._own | made)
         if not is_end:
             self._own |= made
             return
@@ -126,9 +126,3 @@ class _RowRewrite:
 
 def _own(value: Value, name: str) -> Value:
     return replace(value, name=f"{value.name}.{name}", rows=Rows.OWN)
-
-
-def _with_values(op: Any, values: Mapping[Value, Value]) -> Op:
-    """The op with other values in place of those that are keys of `values`."""
-    fields: dict[str, Any] = {k: values[v] for k, v in vars(op).items() if isinstance(v, Value)}
-    return replace(op, **fields)

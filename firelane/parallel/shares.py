@@ -180,6 +180,8 @@ def _by_head(op: Op) -> Iterable[Value]:
             return (op.xbc, op.dt, op.out)
         case GatedLinear() | ExpertGatedLinear():
             return (op.out,)
+        case Gated() if op.x == op.gate:  # the function of an MLP without a gate
+            return (op.x, op.out)
         case _:
             return ()
 

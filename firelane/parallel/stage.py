@@ -36,6 +36,7 @@ def stage(program: Program, pp: int, rank: int, *, costs: Sequence[float] | None
         program,
         ops=(*(Receive(out=value) for value in received), *own, *(Send(x=value) for value in sent)),
         head=program.head if program.head in own else None,
+        streams=(),
         grouping=grouping_of(program.cache_groups),
     )
 

@@ -14,8 +14,10 @@ from firelane.program.ops import (
     Linear,
     Op,
     Product,
+    ReadFeatures,
     RopeAndCache,
     Rotary,
+    TellFeatures,
     Temperature,
 )
 from firelane.program.state import StateLayer, state_bytes
@@ -37,6 +39,9 @@ class Program:
     it, and only hidden states may be asked for."""
     left_out: tuple[str, ...] = ()
     """Beginnings of names of the checkpoint's tensors that the model has and this program does without."""
+    streams: tuple[Value, ...] = ()
+    """The residual stream into each layer, and out of the last one: what heads that draft may read of it (see
+    features.py). (): nobody has said."""
 
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
     """Keys of config.json that nobody knows here, and that the program does without."""
@@ -57,8 +62,17 @@ class Program:
                 assert value.name not in names, f"{value.name} is made twice"
                 names.add(value.name)
                 made.add(value)
+        self._check_features()
         states = [layer.name for layer in self.state_layers]
         assert len(set(states)) == len(states), f"{self.name}: two state layers of one name in {states}"
+
+    def _check_features(self) -> None:
+        """That columns are told once each, and read once each, without gaps."""
+        for kind in (TellFeatures, ReadFeatures):
+            columns = sorted(c for op in self.ops if isinstance(op, kind) for c in op.columns)
+            assert columns == list(range(len(columns))), (
+                f"{self.name}: columns of features overlap or are missing"
+            )
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -80,6 +94,16 @@ class Program:
     def hidden_width(self) -> int:
         """0 where the program has no head."""
         return self.head.x.width if self.head else 0
+
+    @cached_property
+    def features_in(self) -> int:
+        """Width of the features that it reads; 0: none."""
+        return sum(op.out.width for op in self.ops if isinstance(op, ReadFeatures))
+
+    @cached_property
+    def features_out(self) -> int:
+        """Width of the features that it tells; 0: none."""
+        return sum(op.x.width for op in self.ops if isinstance(op, TellFeatures))
 
     @cached_property
     def cache_layers(self) -> tuple[CacheLayer, ...]:

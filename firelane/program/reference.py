@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import SlotState, StepInputs
+from firelane.contract import AdapterTensors, SlotState, StepInputs
 from firelane.program.integer_products import IntegerMatrix
 from firelane.program.program import Program
 from firelane.program.recipes import Piece, widened
@@ -40,10 +40,11 @@ class ReferenceExecutor:
         snapshots: int = 0,
         integers: Mapping[str, Sequence[IntegerMatrix]] = NO_INTEGERS,
     ) -> None:
-        """integers: as in ReferenceStep."""
+        """integers: as in ReferenceStep. `adapters`, empty at first, too."""
         self.program = program
         self.weights = weights
         self.integers = integers
+        self.adapters: dict[int, AdapterTensors] = {}
         self.cache = empty_cache(program, slots=slots, positions=max_len)
         self.states = empty_states(program, slots + snapshots)
 
@@ -70,11 +71,13 @@ class ReferenceExecutor:
             row_token=inputs.row_token[: inputs.num_rows].astype(np.int64),
             weights=self.weights,
             integers=self.integers,
+            adapters=self.adapters,
             cache=self.cache,
             states=self.states,
             inputs=inputs,
             state=state,
             hidden=self.program.head.x if self.program.head else None,
+            features=np.full((len(positions), self.program.features_out), np.nan, np.float32),
         )
 
 

@@ -10,7 +10,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import EMBED, MAX_LOGPROBS, NO_SNAPSHOT, SAMPLE, ZERO_STATE, SlotState, StepInputs
+from firelane.contract import (
+    EMBED,
+    MAX_LOGPROBS,
+    NO_SNAPSHOT,
+    SAMPLE,
+    ZERO_STATE,
+    AdapterTensors,
+    SlotState,
+    StepInputs,
+    mask_row,
+)
 from firelane.program.cache_codes import CacheCode
 from firelane.program.integer_products import IntegerMatrix, integer_product
 from firelane.program.sampling_reference import RowSampling, sample_row
@@ -61,11 +71,11 @@ class CachedRows(NamedTuple):
 
 
 class ReferenceChunk(NamedTuple):
-    """Consecutive token rows of one slot. state_from, state_save: as chunk_from and chunk_save of
-    StepInputs."""
+    """Consecutive token rows of one slot, those of a draft apart. state_to: where the state after them goes;
+    state_from, state_save: as chunk_from and chunk_save of StepInputs."""
 
     rows: range
-    slot: int
+    state_to: int
     state_from: int
     state_save: int
 
@@ -92,6 +102,8 @@ class ReferenceStep:
     state: SlotState | None = None
     hidden: Value | None = None
     values: dict[Value, F32] = field(default_factory=dict[Value, F32])
+    features: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """Features told so far: [tokens, features_out]."""
     outputs: ReferenceOutputs | None = None
     exact: bool = False
     """Whether each segment of a product is summed in float64 and rounded once: its bits then do not depend on
@@ -100,6 +112,8 @@ class ReferenceStep:
         default_factory=dict[str, Sequence[IntegerMatrix]]
     )
     """Matrices, by name of the weight that has them, whose products are those of integers."""
+    adapters: Mapping[int, AdapterTensors] = field(default_factory=dict[int, AdapterTensors])
+    """By the place that state.adapter has of a slot."""
     mail: Mapping[str, Mapping[int, F32]] = field(default_factory=dict[str, Mapping[int, F32]])
     """Sent rows, by name of what they are for and by rank."""
 
@@ -119,6 +133,15 @@ class ReferenceStep:
         rows = len(self.row_token) if value.rows is Rows.OUTPUT else len(self.token_ids)
         assert array.shape == (rows, value.width), f"{value.name}: {array.shape} is not {(rows, value.width)}"
         self.values[value] = rounded(array, value.dtype)
+
+    def tell(self, columns: range, array: F32) -> None:
+        """Columns of the features of all token rows."""
+        self.features[:, columns.start : columns.stop] = array
+
+    def adapter_places(self, kind: Rows) -> I32:
+        """int32 [rows]: the place of the adapter of each row's slot."""
+        slots = self.slots if kind is Rows.TOKEN else self.slots[self.row_token]
+        return np.zeros(len(slots), np.int32) if self.state is None else self.state.adapter[slots]
 
     def weight(self, weight: Weight) -> F32:
         return self.weights[weight.name]
@@ -187,10 +210,13 @@ class ReferenceStep:
             return self._chunks_of_slots()
         chunks, first = list[ReferenceChunk](), 0
         for i in range(inputs.num_chunks):
-            rows = range(first, first + int(inputs.chunk_len[i]))
+            stop, slot = first + int(inputs.chunk_len[i]), int(inputs.chunk_slot[i])
+            draft = range(stop - int(inputs.chunk_drafted[i]), stop)
             state = int(inputs.chunk_from[i]), int(inputs.chunk_save[i])
-            chunks.append(ReferenceChunk(rows, int(inputs.chunk_slot[i]), *state))
-            first = rows.stop
+            chunks.append(ReferenceChunk(range(first, draft.start), slot, *state))
+            if draft:
+                chunks.append(ReferenceChunk(draft, int(inputs.chunk_spare[i]), slot, NO_SNAPSHOT))
+            first = stop
         return chunks
 
     def _chunks_of_slots(self) -> list[ReferenceChunk]:
@@ -210,9 +236,9 @@ class ReferenceStep:
         return self.states[layer.name][chunk.state_from].copy()
 
     def write_state(self, layer: StateLayer, chunk: ReferenceChunk, state: F32) -> None:
-        """The state after the chunk's last token: to the live state, and to the snapshot if there is one."""
+        """The state after the chunk's last token: to where it goes, and to the snapshot if there is one."""
         assert state.shape == layer.shape, f"{layer.name}: {state.shape} is not {layer.shape}"
-        self.states[layer.name][chunk.slot] = state
+        self.states[layer.name][chunk.state_to] = state
         if chunk.state_save != NO_SNAPSHOT:
             self.states[layer.name][chunk.state_save] = state
 
@@ -254,7 +280,7 @@ def _sample(logits: F32, hidden: F32, inputs: StepInputs, state: SlotState) -> R
             bias_ids=state.bias_ids[slot],
             bias_values=state.bias_values[slot],
             stop_ids=state.stop_ids[slot],
-            mask=state.masks[slot],
+            mask=state.masks[mask_row(inputs, r, len(state.tokens))],
         )
         result = sample_row(logits[r], row)
         state.tokens[slot, position + 1] = out.tokens[r] = result.token

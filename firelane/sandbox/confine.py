@@ -48,14 +48,14 @@ def confine(
     machine = this_machine()
     if machine is None:
         return
+    launched = compiler_launcher(settings) is not None  # a script may set rights of what it makes
     try:
         gain_nothing(machine)
-        if _has_landlock(machine, settings):
+        if not launched and landlock.abi(machine):
             rules = engine_rules(settings, cache_dir, list(models), network=network)
             landlock.restrict(machine, [*rules, *((path, WRITE) for path in writes)], network=network)
             _compile_python_to(cache_dir / PYTHON_CACHE)
         if seccomp.has_filters(machine):
-            launched = compiler_launcher(settings) is not None  # a script may set rights of what it makes
             files, links = () if launched else NO_FILE_RIGHTS, () if network else NO_NETWORK
             seccomp.refuse(machine, [*NEVER, *files, *links])
     except OSError as error:
@@ -67,12 +67,12 @@ def confine_compiler(settings: env.Environment, cache_dir: Path) -> None:
     machine = this_machine()
     if machine is None:
         return
+    launched = compiler_launcher(settings) is not None
     with contextlib.suppress(OSError):
         gain_nothing(machine)
-        if _has_landlock(machine, settings):
+        if not launched and landlock.abi(machine):
             landlock.restrict(machine, compiler_rules(settings, cache_dir))
         if seccomp.has_filters(machine):
-            launched = compiler_launcher(settings) is not None
             files = () if launched else NO_FILE_RIGHTS
             seccomp.refuse(machine, [*NEVER, *files, *NO_NETWORK])
 
@@ -163,10 +163,6 @@ def lacks(settings: env.Environment) -> str | None:
             "user: set FIRELANE_CXX to the compiler itself"
         )
     return "; ".join(without) or None
-
-
-def _has_landlock(machine: Machine, settings: env.Environment) -> bool:
-    return landlock.abi(machine) > 0 and compiler_launcher(settings) is None
 
 
 def _compile_python_to(directory: Path) -> None:

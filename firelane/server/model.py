@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from firelane.engine_state import Assigned, EngineEvent, Exited, LinkState
+from firelane.node.engine_process import StartEngine, start_engine
 from firelane.node.fleet import Fleet, GroupOf
 from firelane.node.memory_groups import NO_GROUPS
 from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
@@ -44,9 +45,10 @@ class Model:
         tell: Tell,
         sharing: EngineSharing = NOT_SHARED,
         group_of: GroupOf = lambda _: NO_GROUPS,
+        start: StartEngine = start_engine,
     ) -> None:
-        """tell: gets each event of the engines, with the name of the model."""
-        self.spec = spec
+        """tell: gets each event of the engines, with the name of the model. start: makes their processes."""
+        self.spec, self._start_engine = spec, start
         self._group_of, self._sharing, self._tell = group_of, sharing, tell
         self.fleet = self._fleet()
         """The processes of the engines, or the hosts that have them."""
@@ -106,6 +108,7 @@ class Model:
             group_of=self._group_of,
             remote=self.options.remote_peers,
             shares_pages=self.spec.gateway.shares_pages,
+            start=self._start_engine,
         )
 
     # ---- as its node sees it

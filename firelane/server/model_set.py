@@ -20,7 +20,6 @@ from firelane.server.model import Model
 from firelane.server.model_files import PackedFile, SourceFiles
 from firelane.server.model_spec import ModelSpec, differing
 from firelane.server.node_plan import NodePlan
-from firelane.server.residence import NodeResidence
 
 if TYPE_CHECKING:
     from firelane.engine_state import EngineEvent
@@ -105,7 +104,8 @@ class ModelSet:
         name = spec.name
         model = self._retired.pop(name, None)
         if model is None:
-            model = Model(spec, self._tell, self._sharing, lambda replica: self._group(name, replica))
+            start = self._plan.start
+            model = Model(spec, self._tell, self._sharing, lambda replica: self._group(name, replica), start)
         self._models[name] = model
         files = SourceFiles(
             lambda: self._models[name].spec, lambda: self._arrive(name), lambda: self._user_beside(name)
@@ -201,4 +201,4 @@ class ModelSet:
         assert self._gateway is not None
         served = model.served = self._gateway.services.models.named(model.name)
         waits = not self._plan.is_fixed
-        served.residence = NodeResidence(self.node, self.node[model.name], waits=waits)
+        served.residence = self.node.residence(model.name, waits=waits)

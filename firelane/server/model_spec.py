@@ -62,6 +62,13 @@ class ModelSpec:
             parts.append(f"{differing(self.engines.engine, after.engines.engine)} engines=restart".strip())
         return " ".join(part for part in parts if part)
 
+    @property
+    def has_lone_engine(self) -> bool:
+        """Whether it has one process of this server, which knows of no other engine."""
+        own = self.engines
+        is_connected = self.gateway.shares_pages or own.remote_peers is not None
+        return own.replicas == 1 and own.remote is None and not is_connected
+
     def engine_configs(self) -> list[EngineConfig]:
         """The configuration of each engine."""
         return self.engines.configs(shares_pages=self.gateway.shares_pages)

@@ -87,7 +87,7 @@ class ProgressDisplay:
     ) -> None:
         """tick_s: None = somebody else calls `tick`. words: of stages, in the place of STAGES."""
         self._given = stream
-        self._moves = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self._moves = self.stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
         self._clock, self._tick_s = clock, tick_s
         self._words = STAGES | (words or {})
         self._stages: dict[str, _Stage] = {}
@@ -119,20 +119,20 @@ class ProgressDisplay:
         """Text of whole lines, as a stream takes it: logs go through here."""
         with self._lock:
             self._erase()
-            self._stream.write(text)
+            self.stream.write(text)
             self._draw()
-            self._stream.flush()
+            self.stream.flush()
         return len(text)
 
     def flush(self) -> None:
-        self._stream.flush()
+        self.stream.flush()
 
     def tick(self) -> None:
         """Show what has changed, the time among it."""
         with self._lock:
             if self._moves:
                 self._draw()
-                self._stream.flush()
+                self.stream.flush()
             else:
                 for stage in self._running:
                     self._tell_due(stage)
@@ -142,10 +142,11 @@ class ProgressDisplay:
         self._closed.set()
         with self._lock:
             self._erase()
-            self._stream.flush()
+            self.stream.flush()
 
     @property
-    def _stream(self) -> TextIO:
+    def stream(self) -> TextIO:
+        """The output that it writes to."""
         return self._given or sys.stderr
 
     @property
@@ -165,7 +166,7 @@ class ProgressDisplay:
 
     def _erase(self) -> None:
         if self._drawn:
-            self._stream.write(CLEAR_LINE)
+            self.stream.write(CLEAR_LINE)
             self._drawn = False
 
     def _draw(self) -> None:
@@ -178,7 +179,7 @@ class ProgressDisplay:
             stage.shown = True
         text = "; ".join(self._text(stage) for stage in running)
         width = shutil.get_terminal_size().columns - 1
-        self._stream.write(f"{CLEAR_LINE}{text[:width]}{START_OF_LINE}")
+        self.stream.write(f"{CLEAR_LINE}{text[:width]}{START_OF_LINE}")
         self._drawn = True
 
     def _text(self, stage: _Stage) -> str:

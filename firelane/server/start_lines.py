@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from firelane.engine_state import EngineEvent
 from firelane.server.progress import Display, ProgressDisplay, ProgressEvents
 from firelane.telemetry.logs import event as log_event
+from firelane.telemetry.logs import write_to
 from firelane.wire.frames import Loading, Progress, Ready
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class StartLines:
 
     def _loading(self, model: str, loading: Loading) -> None:
         self._say("model", f"{model}: {model_text(loading)}")
+        if loading.draft is not None:
+            self._say("draft", model_text(loading.draft))
         self._say("backend", loading.device)
 
     def _ready(self, ready: Ready) -> None:
@@ -70,7 +73,9 @@ class StartLines:
         self._say("engine", f"{model} at {address} {after}; Ctrl-C ends it")
 
     def close(self) -> None:
+        """Nothing moves any more. The log passes the display by from now on."""
         self._display.close()
+        write_to(self._display.stream)
 
     def _say(self, label: str, text: str) -> None:
         self._display.say(f"{label:<{LABEL_WIDTH}}{text}")

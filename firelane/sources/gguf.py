@@ -22,7 +22,6 @@ from firelane.text.gguf.tokenizer import model_files
 from firelane.weights.gguf.blocks import DECODERS
 from firelane.weights.gguf.header import StoredTensor
 from firelane.weights.gguf.index import (
-    NAME,
     VERSION,
     File,
     Index,
@@ -33,8 +32,9 @@ from firelane.weights.gguf.index import (
     read_index,
     write_index,
 )
+from firelane.weights.storage.files import GGUF_INDEX
 
-CONVERSION = 5
+CONVERSION = 6
 """The version of what is written: part of the directory's name."""
 PLAIN = {"F32": "float32", "F16": "float16"}
 """Types that whole files may have, and what config.json calls them; all others are served as bf16."""
@@ -90,7 +90,7 @@ def _convert(paths: Sequence[Path], directory: Path) -> None:
     written = model_files(entries) | {"config.json": json.dumps(config, indent=1).encode()}
     cache_directory(directory.parent)
     cache_directory(directory)
-    (directory / NAME).unlink(missing_ok=True)
+    (directory / GGUF_INDEX).unlink(missing_ok=True)
     for name, data in written.items():
         write_whole(directory / name, data)
     write_index(directory, _index(files, stored, tensors, matrices=_code(dtype)))

@@ -122,3 +122,10 @@ def set_up(level: str, form: str = "text", stream: LogStream | None = None, **wh
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])
     logger.propagate = False
+
+
+def write_to(stream: LogStream) -> None:
+    """Send the logs of `firelane` to another stream, as they were set up otherwise."""
+    for handler in logging.getLogger("firelane").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(stream)

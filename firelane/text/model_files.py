@@ -31,6 +31,8 @@ WITHOUT_TEMPLATE = ("deepseek_v32",)
 """Kinds of models that are published without a chat template, which come with Firelane."""
 SPLITTING_UNKNOWN = "splitting_unknown"
 """In the tokenizer_config.json of a converted GGUF file that does not say how texts are cut."""
+INFILL_NAMES = "infill_names"
+"""In the tokenizer_config.json of a converted GGUF file that names the marks of texts with a gap."""
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -40,7 +42,8 @@ class ModelTextFiles:
     that the model's author advises, used where a request is silent. specials: names of special tokens for
     the chat template. template: its source, or None. vocab_size: of config.json, None where it has none.
     model_type: of config.json, "" where it has none. pooling: of the sentence-transformers form, "last"
-    where there is none of its files; None: of a kind that Firelane does not have.
+    where there is none of its files; None: of a kind that Firelane does not have. infill_names: names of
+    marks of texts with a gap, as `find_marks` takes them.
     """
 
     template: str | None = None
@@ -51,6 +54,7 @@ class ModelTextFiles:
     vocab_size: int | None = None
     model_type: str = ""
     pooling: Pooling | None = "last"
+    infill_names: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def read_model_files(model_dir: Path, chat_template: Path | None = None) -> ModelTextFiles:
@@ -85,6 +89,7 @@ def read_model_files(model_dir: Path, chat_template: Path | None = None) -> Mode
         vocab_size=vocab_size if type(vocab_size) is int else None,  # the engine refuses what is no number
         model_type=model_type,
         pooling=_pooling(_read_json(model_dir / "1_Pooling" / "config.json")),
+        infill_names=_infill_names(tokenizer_config),
     )
 
 
@@ -177,6 +182,12 @@ def _specials(tokenizer_config: dict[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             specials[name] = value
     return specials
+
+
+def _infill_names(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    value: Any = tokenizer_config.get(INFILL_NAMES)
+    found = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    return {part: name for part, name in found.items() if isinstance(name, str)}
 
 
 def _pooling(config: dict[str, Any]) -> Pooling | None:

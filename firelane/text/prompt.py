@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, Protocol, cast
 
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
@@ -14,12 +14,86 @@ from firelane.api.sampling import SamplingFields
 from firelane.child_process import Replacements
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
+from firelane.text.infill.marks import find_marks
+from firelane.text.infill.prompt import Infiller, TextWithGap
 from firelane.text.model_files import ModelTextFiles
 from firelane.text.rendering.template_process import TemplateRenderer
-from firelane.text.sampling import Fallback, default_sampling, wire_sampling
-from firelane.text.tokens.encoder import TextEncoder, TextRoom, pack_prompts, unpack_ids
-from firelane.text.tokens.tokenizer import Tokenizer
+from firelane.text.tokens.tokenizer import TextEncoder, TextRoom, Tokenizer, pack_prompts, unpack_ids
 from firelane.wire.frames import Pooling, Ready, Sampling
+
+SEED_MASK = 2**63 - 1
+Fallback = Literal["vllm", "llama.cpp"]
+"""Whose values hold where neither the request nor the model's author names one. vllm: draw from the whole
+vocabulary at temperature 1, as APIs for programs do. llama.cpp: leave unlikely tokens out, without which a
+small model talks nonsense, as programs do in which people talk to a model."""
+FALLBACKS: dict[Fallback, dict[str, float]] = {
+    "vllm": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
+    "llama.cpp": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.0},
+}
+
+
+def default_sampling(author: Mapping[str, float], fallback: Fallback) -> dict[str, float]:
+    """The values of a request that names none. author: those that the model's author advises, each of which
+    comes first."""
+    return {name: author.get(name, value) for name, value in FALLBACKS[fallback].items()}
+
+
+class SamplingValues(Protocol):
+    """Sampling values of a request; None: the default."""
+
+    @property
+    def temperature(self) -> float | None: ...
+    @property
+    def top_k(self) -> int | None: ...
+    @property
+    def top_p(self) -> float | None: ...
+    @property
+    def min_p(self) -> float | None: ...
+    @property
+    def repetition_penalty(self) -> float | None: ...
+    @property
+    def presence_penalty(self) -> float | None: ...
+    @property
+    def frequency_penalty(self) -> float | None: ...
+    @property
+    def logit_bias(self) -> dict[int, float] | None: ...
+    @property
+    def min_tokens(self) -> int | None: ...
+
+
+def wire_sampling(
+    values: SamplingValues,
+    defaults: Mapping[str, float],
+    *,
+    seed: int,
+    max_tokens: int,
+    stop_token_ids: list[int],
+    reports: tuple[int, int],
+) -> Sampling:
+    """The Sampling that the engine is told. defaults: of `default_sampling`. reports: logprobs of output and
+    prompt, -1 for none.
+    """
+
+    def value(given: float | None, name: str) -> float:
+        return float(defaults[name] if given is None else given)
+
+    return Sampling(
+        temperature=value(values.temperature, "temperature"),
+        top_k=max(0, int(value(values.top_k, "top_k"))),
+        top_p=max(1e-6, value(values.top_p, "top_p")),
+        min_p=value(values.min_p, "min_p"),
+        repetition_penalty=value(values.repetition_penalty, "repetition_penalty"),
+        presence_penalty=values.presence_penalty or 0.0,
+        frequency_penalty=values.frequency_penalty or 0.0,
+        logit_bias=sorted((values.logit_bias or {}).items()),
+        seed=seed & SEED_MASK,
+        max_tokens=max_tokens,
+        min_tokens=min(values.min_tokens or 0, max_tokens),
+        stop_token_ids=stop_token_ids,
+        logprobs=reports[0],
+        prompt_logprobs=reports[1],
+    )
+
 
 DEFAULT_COMPLETION_TOKENS = 16
 
@@ -60,6 +134,8 @@ class PromptBuilder:
         self.encoder = TextEncoder(tokenizer)
         self.files = files
         self.pooling: Pooling | None = files.pooling
+        marks = find_marks(tokenizer, files.infill_names)
+        self._infiller = None if marks is None else Infiller(tokenizer, marks)
         own = tokenizer.id_of(files.specials.get("eos_token", ""))
         self.eos_ids = _checked(frozenset(files.eos_ids if own is None else (*files.eos_ids, own)))
         self.template: TemplateRenderer | None = None
@@ -84,9 +160,30 @@ class PromptBuilder:
         if self.template is not None:
             self.template.close()
 
+    @property
+    def fills_gaps(self) -> bool:
+        """Whether the model has marks of texts with a gap."""
+        return self._infiller is not None
+
+    def infiller(self, part: str) -> Infiller:
+        """part: what the request calls the text behind a gap. Raises RequestError."""
+        if self._infiller is None:
+            raise RequestError(
+                f"`{part}`: this model cannot fill in the middle, as its vocabulary has no marks for that, "
+                "such as <|fim_prefix|>: use a model that has them, or leave it out",
+                param=part,
+                code="unsupported_parameter",
+            )
+        return self._infiller
+
     async def completion(self, request: CompletionRequest, room: TextRoom) -> list[Prompt]:
         """One Prompt per prompt of the request. Raises ContextLengthError and RequestError."""
         items = request.prompts()
+        if request.suffix:
+            infiller, special = self.infiller("suffix"), request.add_special_tokens is not False
+            gaps = [TextWithGap(prefix=prefix, suffix=request.suffix) for prefix in cast(list[str], items)]
+            found = [await infiller.prompt(gap, room, special=special) for gap in gaps]
+            return [Prompt(packed, None) for packed in await pack_prompts(found)]
         if isinstance(items[0], str):
             return await self.encode(cast(list[str], items), room, request.add_special_tokens is not False)
         if not all(items):
@@ -100,6 +197,17 @@ class PromptBuilder:
         if not all(packed):
             raise RequestError("the prompt has no tokens: give at least one character", param="prompt")
         return [Prompt(ids, text) for ids, text in zip(packed, texts, strict=True)]
+
+    async def prediction(self, request: ChatRequest, room: TextRoom) -> bytes:
+        """The answer that a client expects, packed as in NewRequest.prediction; b"" of none. Raises
+        ContextLengthError, and RequestError where a client has gone."""
+        text = "" if request.prediction is None else request.prediction.text
+        if not text or request.most_drafted == 0:
+            return b""
+        (packed,) = await self.encoder.encode([text], room, special=False)
+        if len(packed) > 4 * room.max_tokens:
+            raise room.too_long()
+        return packed
 
     def truncated(self, fields: SamplingFields, prompt: Prompt, ready: Ready) -> Prompt:
         """With `truncate_prompt_tokens` no more than those."""
@@ -129,12 +237,12 @@ class PromptBuilder:
             default_sampling(self.files.defaults, fallback),
             seed=secrets.randbits(63) if fields.seed is None else fields.seed,
             max_tokens=max_tokens,
-            stop_token_ids=self._stop_ids(fields),
+            stop_token_ids=self._stop_ids(fields, prompt),
             reports=reports,
         )
 
-    def _stop_ids(self, fields: SamplingFields) -> list[int]:
-        own = () if fields.ignore_eos else self.eos_ids
+    def _stop_ids(self, fields: SamplingFields, prompt: Prompt) -> list[int]:
+        own = frozenset[int]() if fields.ignore_eos else self.eos_ids | self._gap_ends(fields, prompt)
         stop_ids = {*(fields.stop_token_ids or ()), *own}
         if len(stop_ids) > MAX_STOP_IDS:
             raise RequestError(
@@ -143,6 +251,14 @@ class PromptBuilder:
                 param="stop_token_ids",
             )
         return sorted(stop_ids)
+
+    def _gap_ends(self, fields: SamplingFields, prompt: Prompt) -> frozenset[int]:
+        """Marks that end an answer in a gap, also of a prompt that a client has made of marks itself."""
+        if self._infiller is None or not isinstance(fields, CompletionRequest):
+            return frozenset()
+        marks = self._infiller.marks
+        last = prompt.ids[-1] if len(prompt) else None
+        return marks.ends if fields.fills or last == marks.middle else frozenset()
 
     def _max_tokens(self, fields: SamplingFields, prompt: Prompt, max_model_len: int) -> int:
         """A silent chat gets the rest of the context, a silent completion 16 tokens as with OpenAI."""

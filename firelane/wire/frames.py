@@ -9,50 +9,18 @@ per-step cost, not a per-token one. docs/wire.md describes resumption, versions 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from firelane.wire.cache_events import CacheEvents, PageChanges
+from firelane.wire.sampling import Grammar, Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 11
 """The version of these frames. Ready carries it, and no gateway serves with an engine of another one."""
-
-
-class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """The drawing of one request's tokens. Defaults mean: plain sampling from the model's distribution.
-
-    temperature 0 is greedy; top_k 0, top_p 1.0 and min_p 0.0 are off. seed keys the counter-based generator
-    together with the position, so that the same request gives the same tokens anywhere. logprobs: how many
-    alternatives to report for each generated token (-1 = none, 0 = only the chosen token); prompt_logprobs
-    the same for the prompt's tokens. Until min_tokens are generated, stop_token_ids cannot be drawn.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: list[tuple[int, float]] = []
-    seed: int = 0
-    max_tokens: int = 16
-    min_tokens: int = 0
-    stop_token_ids: list[int] = []
-    logprobs: int = -1
-    prompt_logprobs: int = -1
-
-
-class Grammar(msgspec.Struct, frozen=True, array_like=True):
-    """A grammar that the output's text must match from its first to its last character. text: a JSON schema
-    (as JSON), a regular expression, a grammar in Lark's syntax, or one in llama.cpp's GBNF."""
-
-    kind: GrammarKind
-    text: str
 
 
 class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -63,14 +31,20 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     that want something now. `background` ones get only what no other sequence wants. pooling: instead of
     generating, answer with one Embedding of the prompt (sampling then counts for nothing). output_start: for
     a request that another engine began, the index in `prompt` of the first token that is output already (-1:
-    none is); the tokens that follow are the very ones that the first engine would have drawn. repeats: prompt
-    and grammar, which are left out, are those of the request before it in the frame. client: who of the
-    tenant asks, as address and connection; given with a grammar, which is compiled in turns. pages_at: the
-    engine (Ready.engine_id) from which pages of the prompt may be had by their names. prefetch: the request
-    comes later, with the same id: until then have its pages as they are computed there, and answer nothing.
+    none is); the tokens that follow are the very ones that the first engine would have drawn. repeats:
+    prompt, grammar and prediction, which are left out, are those of the request before it in the frame.
+    client: who of the tenant asks, as address and connection; given with a grammar, which is compiled in
+    turns. pages_at: the engine (Ready.engine_id) from which pages of the prompt may be had by their names.
+    prefetch: the request comes later, with the same id: until then have its pages as they are computed there,
+    and answer nothing.
     pages_address: where that engine gives pages to those of other servers, as host:port. tells_pages: its end
     says where pages of the prompt may be had by others. chunk_tokens: of its prompt that
     one step computes at most while the engine has other requests; 0: as many as there is room for.
+    most_drafted: tokens that are drafted at a time at most; -1: as many as pay, 0: none. prediction: tokens
+    of the answer as its client expects it, packed as the prompt; only drafts are taken from it.
+    priority: lower is served sooner, within a tenant. deadline_ms: milliseconds that are left when this is
+    sent until the answer has to be complete, or rather its first due_tokens tokens; 0: it has no deadline.
+    adapter: the name of the adapter that it is computed with; "" for none.
     """
 
     id: int
@@ -90,6 +64,12 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     pages_address: str = ""
     tells_pages: bool = False
     chunk_tokens: int = 0
+    most_drafted: int = -1
+    prediction: bytes = b""
+    priority: int = 0
+    deadline_ms: int = 0
+    due_tokens: int = 1
+    adapter: str = ""
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -164,13 +144,14 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
 
 class Loading(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="loading"):
     """A model that the engine is about to load. dtype: of most of its weights; device: what it
-    will run on, in words for people."""
+    will run on, in words for people. draft: the model that drafts for it, where there is one."""
 
     architecture: str
     parameters: int
     dtype: str
     weights_bytes: int
     device: str
+    draft: Loading | None = None
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
@@ -195,7 +176,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     know this process where they have pages from it; "" where pages do not travel. kv_medium: CPU or GPU,
     whose memory the KV cache is in. scheduling_policy: as in EngineConfig. pages_address: where it gives
     pages to engines of other servers and hosts, as host:port; "" where it does not. can_generate: whether
-    the model has a head; without one it serves embeddings alone."""
+    the model has a head; without one it serves embeddings alone. adapters: digests of what they are, by
+    name."""
 
     protocol: int
     pid: int
@@ -222,6 +204,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     scheduling_policy: str = "fair"
     pages_address: str = ""
     can_generate: bool = True
+    adapters: dict[str, str] = {}
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -259,12 +242,13 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     """The request has ended; a token in the same frame is its last one. Stop tokens are reported too: with
     "stop", a token in the same frame is one. Text that ends by its grammar gets this in the next frame.
     message: with "error", what the request itself has to do with it. pages: of a request with
-    tells_pages, where the engine gives any."""
+    tells_pages, where the engine gives any. rejected_drafts: drafted tokens that were wrong."""
 
     id: int
     reason: FinishReason
     message: str = ""
     pages: PagesAt | None = None
+    rejected_drafts: int = 0
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -295,7 +279,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     sequences that began with one. pulls_ok, stale, lost, late: pulls of pages from other engines, by what
     became of them (docs/cluster.md); pulled_bytes: of pages that came; pull_seconds: of all pulls
     together. host_, disk_: of the tiers (docs/kv-tiers.md): pages now; of prompts that came from there
-    (hits), that made room for others, that were found damaged; and bytes."""
+    (hits), that made room for others, that were found damaged; and bytes. spec_: drafts, their tokens, and
+    those of them that were accepted."""
 
     running: int = 0
     waiting: int = 0
@@ -331,6 +316,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     disk_damaged: int = 0
     disk_read_bytes: int = 0
     disk_written_bytes: int = 0
+    spec_drafts: int = 0
+    spec_draft_tokens: int = 0
+    spec_accepted_tokens: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
@@ -347,16 +335,28 @@ class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     embeddings: list[Embedding] = []
     counts: list[int] = []
 
+    def each_token(self) -> Iterator[tuple[int, int, bool]]:
+        """Request id, token, and whether it is the request's last token in this frame."""
+        if not self.counts:
+            for request_id, token in zip(self.ids, self.tokens, strict=True):
+                yield request_id, token, True
+            return
+        tokens = iter(self.tokens)
+        for request_id, count in zip(self.ids, self.counts, strict=True):
+            for left in reversed(range(count)):
+                yield request_id, next(tokens), not left
+
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
     """The engine cannot take this request; the sequence does not exist. elsewhere: another engine can.
     status: of HTTP, for the client: 400, the request is wrong; 429 and 503, it may be sent again later; 500,
-    the engine is at fault."""
+    the engine is at fault. code: for programs; "" where the status says all."""
 
     id: int
     message: str
     elsewhere: bool = False
     status: int = 400
+    code: str = ""
 
 
 ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant | TellPages

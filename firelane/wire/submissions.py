@@ -1,20 +1,25 @@
-"""Requests cut into frames of a bounded size."""
+"""Requests cut into frames of a bounded size. Of those that differ in id and seed alone, such as the
+choices of one, what they share travels once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
+import msgspec
+
+from firelane.errors import FrameError
 from firelane.wire.frames import NewRequest, Submit
-from firelane.wire.repeats import repeats, shortened
 
 SUBMIT_BYTES = 4 << 20
-"""Bytes of prompts and grammars in one Submit frame: far below what an engine takes, however many requests
-come at once.
+"""Bytes of prompts, grammars and predictions in one Submit frame: far below what an engine takes, however
+many requests come at once.
 """
 
 
 def submissions(requests: list[NewRequest]) -> Iterator[Submit]:
-    """The requests in order, cut where their prompts and grammars would be too much for one frame."""
+    """The requests in order, cut where they would be too much for one frame."""
     begin, size = 0, 0
     for index, request in enumerate(requests):
         own = 0 if index > begin and repeats(request, requests[index - 1]) else _size(request)
@@ -28,4 +33,39 @@ def submissions(requests: list[NewRequest]) -> Iterator[Submit]:
 
 def _size(request: NewRequest) -> int:
     """Bytes of what has no bound of its own. Of one character UTF-8 makes four bytes at most."""
-    return len(request.prompt) + (0 if request.grammar is None else 4 * len(request.grammar.text))
+    grammar = 0 if request.grammar is None else 4 * len(request.grammar.text)
+    return len(request.prompt) + len(request.prediction) + grammar
+
+
+def repeats(request: NewRequest, before: NewRequest) -> bool:
+    """Whether prompt, grammar and prediction are the very objects of the request before it."""
+    same = request.prompt is before.prompt and request.grammar is before.grammar
+    return same and request.prediction is before.prediction
+
+
+def shortened(requests: list[NewRequest]) -> list[NewRequest]:
+    """The requests of one frame, those that repeat the one before without what they repeat."""
+    found = requests[:1]
+    for before, request in itertools.pairwise(requests):
+        if repeats(request, before):
+            request = msgspec.structs.replace(request, prompt=b"", grammar=None, prediction=b"", repeats=True)
+        found.append(request)
+    return found
+
+
+def restored(requests: Iterable[NewRequest]) -> Iterator[NewRequest]:
+    """The requests of a frame as they were. Raises FrameError where the first one repeats."""
+    before: NewRequest | None = None
+    for request in requests:
+        if request.repeats:
+            if before is None:
+                raise FrameError("the first request of a frame repeats another one: not a Firelane peer?")
+            request = msgspec.structs.replace(
+                request,
+                prompt=before.prompt,
+                grammar=before.grammar,
+                prediction=before.prediction,
+                repeats=False,
+            )
+        before = request
+        yield request

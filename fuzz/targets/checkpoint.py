@@ -21,7 +21,7 @@ from fuzz.draw import Draw
 from fuzz.target import Target
 
 LIMIT_S = 5.0
-"""Of processor time: the machine may have other things to do."""
+"""The limit is of processor time: the machine may have other things to do."""
 ABSURD = [
     *(0, -1, 1, 2**31, 2**63, 2**64, 10**400, 1e308, 5e-324, -0.0, float("inf"), float("nan"), True, None),
     *("", "..", "/etc/passwd", "a\0b", "\ud800", "x" * 300, "x" * 100_000, [], {}, [[[]]], {"a": []}),

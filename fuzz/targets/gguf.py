@@ -24,7 +24,7 @@ ZEROS = bytes(1 << 20)
 
 
 def run(data: bytes) -> None:
-    """As a file is opened and converted."""
+    """Read and convert the data in the way that a file is opened."""
     data += ZEROS
     header = read_header(HERE, memoryview(data))
     for tensor in header.tensors.values():

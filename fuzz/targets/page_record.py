@@ -1,5 +1,5 @@
-"""What engines tell of their pages: whatever that is, the gateway's record stays whole, holds no more than it
-may, and is empty once the engines are gone."""
+"""Engines tell anything of their pages: the gateway's record stays whole, holds no more than it may, and is
+empty once the engines are gone."""
 
 from __future__ import annotations
 

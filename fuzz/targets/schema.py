@@ -10,9 +10,8 @@ import msgspec
 from firelane.api.reading.schemas import check_schema
 from firelane.engine.grammar.wide_objects import lark_of
 from firelane.errors import RequestError
-from firelane.text.schemas.closed_schema import closed
+from firelane.text.schemas.closed_schema import closed, held, not_held
 from firelane.text.schemas.constraints import single_line
-from firelane.text.schemas.schema_keywords import held, not_held
 from firelane.text.schemas.typed_schema import typed
 from firelane.text.tools.parameters import kinds_of
 from fuzz.json_mutator import mutate_json

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from firelane.errors import UsageError
+from firelane.gateway.requests.usage_log import Prices
 from firelane.gateway.tenants.keyfile import read_key_file
-from firelane.gateway.tenants.prices import Prices
 from fuzz.json_mutator import mutate_json
 from fuzz.target import Target
 

@@ -42,7 +42,7 @@ def run(data: bytes) -> None:
 
 
 def joined(parser: OutputParser, parts: list[str]) -> Read:
-    """What the parser reads of a text in these parts."""
+    """Return what the parser reads from a text in these parts."""
     return _joined([delta for part in parts for delta in parser.push(part)] + parser.flush())
 
 

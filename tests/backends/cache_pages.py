@@ -14,7 +14,8 @@ from tests.backends.cpu_harness import Machine, widen_bf16
 
 U8 = NDArray[np.uint8]
 MOST_FLIPPED = 0.002
-"""Of all codes: those of numbers that lie, but for the order of a sum, between two codes."""
+"""The most codes that may differ, as a share of all: a number that lies between two codes, but for the order
+of a sum, may get either."""
 
 
 def cached_rows(m: Machine, layer: CacheLayer, slot: int, positions: NDArray[np.int64]) -> CachedRows:

@@ -20,6 +20,7 @@ from firelane.contract import (
     SAMPLE,
     SCORE,
     ZERO_STATE,
+    AdapterLimits,
     SlotState,
     Span,
     StepInputs,
@@ -28,6 +29,7 @@ from firelane.contract import (
 )
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.parallel.segments import segmented
+from firelane.program.adapters import with_adapters
 from firelane.program.liveness import ArenaPlacement
 from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
@@ -150,7 +152,7 @@ class Chunk:
     sample: bool = True
     score: bool = False
     state_from: int | None = None
-    """As chunk_from; None: from the slot itself, or from zeros at its first token."""
+    """The entry of chunk_from. None takes the slot itself, or zeros at the slot's first token."""
     state_save: int = NO_SNAPSHOT
 
 
@@ -189,7 +191,7 @@ class Machine:
     inputs: StepInputs = field(init=False)
 
     def __post_init__(self) -> None:
-        self.inputs = StepInputs.allocate(self.executor.limits)
+        self.inputs = StepInputs.allocate(self.executor.limits, self.executor.features_in)
 
     def give_blocks(self, slot: int, blocks: Sequence[int]) -> None:
         """`blocks` are numbered within each cache group: each has an equal share of the pages."""
@@ -203,9 +205,12 @@ class Machine:
 
     def step(self, chunks: Sequence[Chunk]) -> StepOutputs:
         """Each chunk samples after its last token (unless its prompt goes on), or scores all its tokens."""
-        fill(self.inputs, chunks)
+        self.fill(chunks)
         self.executor.submit(self.inputs)
         return self.executor.wait()
+
+    def fill(self, chunks: Sequence[Chunk]) -> StepInputs:
+        return fill(self.inputs, chunks)
 
     def again(self, kind: int) -> StepOutputs:
         """The last step once more, with rows of another kind."""
@@ -251,15 +256,17 @@ def machine(
     form: Format | Callable[[Weight], Format] | None = None,
     decode_once_from: int = 2,
     shared_pages: bool = False,
+    adapters: AdapterLimits | None = None,
 ) -> Machine:
     """`form`: a coded form that all matrices get, or that of each. Each cache group has `sizes.num_blocks`
     pages."""
     program = segmented(spec if isinstance(spec, Program) else dense_program(spec))
+    program = with_adapters(program, adapters) if adapters else program
     matrices = [w for w in program.weights if w.is_matrix and w.dtype is DType.BF16]
     forms = {w.name: form(w) if callable(form) else form for w in matrices} if form else {}
     sizes = sizes or limits()
     sizes = fitted(sizes, program)
-    layout = Layout(program=program, limits=sizes, isa=isa, forms=forms)
+    layout = Layout(program=program, limits=sizes, isa=isa, forms=forms, adapter_limits=adapters)
     if place is not None:
         vars(layout)["placement"] = place(layout)  # where the cached property keeps its value
     library = KernelCompiler.find(env.read({"HOME": "/"}), cache_dir).build(layout)

@@ -1,4 +1,4 @@
-"""What every Executor must do, whatever it computes. A backend's test file makes a subclass with
+"""Every Executor must pass these tests, whatever it computes. A backend's test file makes a subclass with
 `make_executor`:
 
 class TestNull(ExecutorContract):
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, ZERO_STATE, StepInputs
+from tests.backends.draft_contract import DraftContract
 
 LIMITS = {
     "max_num_seqs": 4,
@@ -28,7 +29,9 @@ class Batch:
     def __init__(self, executor):
         self.executor = executor
         self.limits = executor.limits
-        self.sets = [StepInputs.allocate(self.limits) for _ in range(executor.max_in_flight + 1)]
+        self.sets = [
+            StepInputs.allocate(self.limits, executor.features_in) for _ in range(executor.max_in_flight + 1)
+        ]
         self.free = list(range(self.limits.num_blocks))
 
     def install(self, slot, prompt, *, seed=0, temperature=1.0, logprobs=-1, stop_ids=(), min_tokens=0):
@@ -55,10 +58,11 @@ class Batch:
         self.executor.state.masks[slot] = np.packbits(bits, bitorder="little").view(np.uint32)
         self.executor.state.sampling[slot]["masked"] = 1
 
-    def submit(self, *chunks, begins=None, saves=None):
+    def submit(self, *chunks, begins=None, saves=None, masks=None, drafts=None):
         """Each chunk: (slot, start, length, kinds of output rows by position). begins, saves: snapshots of
-        recurrent state, by slot."""
-        first = self.limits.max_num_seqs
+        recurrent state, by slot. masks: row_mask by slot and position. drafts: drafted tokens and the spare
+        state, by slot."""
+        first, drafts = self.limits.max_num_seqs, drafts or {}
         begins = {slot: first + snapshot for slot, snapshot in (begins or {}).items()}
         saves = {slot: first + snapshot for slot, snapshot in (saves or {}).items()}
         inputs = self.sets.pop(0)
@@ -68,16 +72,19 @@ class Batch:
             inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = slot, start, length
             inputs.chunk_from[i] = begins.get(slot, slot if start else ZERO_STATE)
             inputs.chunk_save[i] = saves.get(slot, NO_SNAPSHOT)
+            inputs.chunk_drafted[i], spare = drafts.get(slot, (0, 0))
+            inputs.chunk_spare[i] = self.limits.first_spare + spare
             for position, kind in rows.items():
                 r = inputs.num_rows
                 inputs.row_token[r] = inputs.num_tokens + position - start
                 inputs.row_slot[r], inputs.row_position[r], inputs.row_kind[r] = slot, position, kind
+                inputs.row_mask[r] = (masks or {}).get((slot, position), 0)
                 inputs.num_rows += 1
             inputs.num_tokens += length
         self.executor.submit(inputs)
 
-    def step(self, *chunks, begins=None, saves=None):
-        self.submit(*chunks, begins=begins, saves=saves)
+    def step(self, *chunks, **states):
+        self.submit(*chunks, **states)
         return self.executor.wait()
 
     def generate(self, slot, prompt, count, **sampling):
@@ -104,7 +111,7 @@ class Batch:
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-class ExecutorContract:
+class ExecutorContract(DraftContract):
     releases = 20
 
     def make_executor(self, **sizes):
@@ -329,58 +336,3 @@ class ExecutorContract:
     def test_release_twice(self, executor):
         executor.release()
         executor.release()
-
-
-class RecurrentContract(ExecutorContract):
-    """Of an executor whose program keeps recurrent state, with four snapshots at least."""
-
-    PROMPT = PROMPT * 5
-
-    def test_sizes_of_states(self, executor):
-        limits = executor.limits
-        assert limits.state_bytes > 0
-        assert limits.num_states == limits.max_num_seqs + limits.num_snapshots >= limits.max_num_seqs + 4
-
-    def beginning(self, batch, length, save):
-        """Compute the beginning of the prompt in slot 0, and leave a snapshot of it. Other slots see the same
-        pages of it."""
-        batch.install(0, self.PROMPT)
-        batch.step((0, 0, length, {}), saves={0: save})
-        state, pages = batch.executor.state, length // batch.limits.block_size
-        for slot in (1, 2):
-            batch.install(slot, self.PROMPT)
-            state.block_tables[:, slot, :pages] = state.block_tables[:, 0, :pages]
-
-    def rest(self, batch, slot, start, *lengths, snapshot=None):
-        """Hidden states of the rest of the prompt, computed in chunks of these lengths."""
-        rows = []
-        for length in lengths:
-            kinds = dict.fromkeys(range(start, start + length), EMBED)
-            begins = {} if snapshot is None or rows else {slot: snapshot}
-            rows.append(batch.step((slot, start, length, kinds), begins=begins).hidden[:length].copy())
-            start += length
-        return np.concatenate(rows)
-
-    def test_a_snapshot_goes_on_as_the_live_state_does(self, batch):
-        """Twice, in other slots and chunks: reading it does not change it."""
-        whole = batch.hidden(3, self.PROMPT[:16], 16), batch.hidden(3, self.PROMPT, 8, 8, 8, 8, 8)
-        np.testing.assert_array_equal(whole[0], whole[1][:16])
-        self.beginning(batch, 32, save=2)
-        for slot, chunks in ((1, (8,)), (2, (1, 5, 2))):
-            rest = self.rest(batch, slot, 32, *chunks, snapshot=2)
-            np.testing.assert_array_equal(rest, whole[1][32:])
-        np.testing.assert_array_equal(self.rest(batch, 0, 32, 3, 5), whole[1][32:])
-
-    def test_states_are_read_and_written_beside_each_other(self, batch):
-        """In one step: one sequence begins with a snapshot, one with nothing, one goes on and leaves another
-        snapshot."""
-        alone = batch.hidden(3, self.PROMPT, 8, 8, 8, 8, 8)
-        self.beginning(batch, 16, save=1)
-        batch.install(3, self.PROMPT)
-        last = {1: (1, 16, 2, {17: EMBED}), 3: (3, 0, 3, {2: EMBED}), 0: (0, 16, 16, {31: EMBED})}
-        hidden = batch.step(*last.values(), begins={1: 1}, saves={0: 3}).hidden
-        np.testing.assert_array_equal(hidden[:3], alone[[17, 2, 31]])
-        state = batch.executor.state
-        state.block_tables[:, 2, :2] = state.block_tables[:, 0, :2]
-        np.testing.assert_array_equal(self.rest(batch, 2, 32, 8, snapshot=3), alone[32:])
-        np.testing.assert_array_equal(self.rest(batch, 1, 18, 9), alone[18:27])

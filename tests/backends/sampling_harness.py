@@ -56,7 +56,7 @@ EXPORT void layout(int* out) {
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one row is asked: fields of SAMPLING_DTYPE, the slot's lists, position, kind."""
+    """A row's request: fields of SAMPLING_DTYPE, the slot's lists, position, kind."""
 
     temperature: float = 0.0
     top_p: float = 1.0

@@ -311,4 +311,4 @@ def test_steps_cross_with_the_state_that_they_read() -> None:
             assert (
                 there.block_tables[:, chunk.slot, :pages] == here.block_tables[:, chunk.slot, :pages]
             ).all()
-    assert sizes[2] == 4 * (5 + 4 + 1)  # nothing of the pages
+    assert sizes[2] == 4 * (7 + 5 + 1)  # nothing of the pages

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from executor_contract import LIMITS, ExecutorContract, RecurrentContract
+from executor_contract import LIMITS, ExecutorContract
+from recurrent_contract import RecurrentContract
 
 from firelane.contract import StepInputs
 from firelane.engine.process.load import load_executor
@@ -52,6 +53,6 @@ class TestRecurrentCpu(RecurrentContract):
             make_checkpoint("qwen3_next", "bfloat16", self.model_dir)
 
     def make_executor(self, **sizes):
-        executor = TestCpu.make_executor(self, **sizes)
+        executor = TestCpu.make_executor(self, speculative="ngram", **sizes)
         executor.states[:] = 0xFF
         return executor

@@ -90,7 +90,7 @@ def test_against_the_reference(driven: Machine) -> None:
 
 
 def latents(m: Machine, layer: CacheLayer) -> NDArray[np.float32]:
-    """Those of slot 0 in the pages: two positions beside each other in bf16."""
+    """Return the latents of slot 0 from the pages, where two positions lie beside each other in bf16."""
     layout, width = m.executor.layout, layer.shape.cached_width
     place, block_size = layout.cache_places[layer.layer], layout.limits.block_size
     nbytes = block_size * layer.bytes_per_token

@@ -150,7 +150,7 @@ def driven(request: pytest.FixtureRequest, kernel_cache) -> Iterator[Machine]:
 
 
 def read(m: Machine, value: Value, rows: int) -> NDArray[np.float32]:
-    """What the kernels left in `value`, as float32 [rows, width]."""
+    """Read the rows that the kernels left in `value`, as float32 [rows, width]."""
     layout = m.executor.layout
     start, row_bytes = layout.placement.offsets[value], layout.row_bytes(value)
     raw = m.executor.arena[start : start + rows * row_bytes]
@@ -164,7 +164,8 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
     m.executor.arena[:] = 0xFF
     state = m.executor.state
     tokens, before = state.tokens.copy(), m.executor.states.copy()
-    m.step(chunks)
+    outputs = m.step(chunks)
+    told = outputs.features[: m.inputs.num_tokens].copy()
     state.tokens[...] = tokens
     step = reference.begin(m.inputs, state)
     counts = {Rows.TOKEN: m.inputs.num_tokens, Rows.OUTPUT: m.inputs.num_rows}
@@ -181,6 +182,7 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
             error = np.abs(mine - expected).max() / max(np.abs(expected).max(), 1e-30)
             assert error <= bounds[value.dtype], f"{type(op).__name__} {value.name}: error {error:.2e}"
             step.values[value] = mine  # the next op's reference starts from what its kernel had
+    np.testing.assert_array_equal(told, step.features)
     check_states(m, step)
     m.executor.states[:] = before
     check_hidden(m, step)
@@ -203,10 +205,10 @@ def check_states(m: Machine, step: ReferenceStep) -> None:
         rows = pool.reshape(m.executor.limits.num_states, -1)[:, start : start + state.nbytes]
         mine = np.ascontiguousarray(rows).view(np.float32).reshape(-1, *state.shape)
         for chunk in step.chunks:
-            expected = step.states[state.name][chunk.slot]
-            error = np.abs(mine[chunk.slot] - expected).max() / max(np.abs(expected).max(), 1e-30)
+            expected = step.states[state.name][chunk.state_to]
+            error = np.abs(mine[chunk.state_to] - expected).max() / max(np.abs(expected).max(), 1e-30)
             assert error <= BOUNDS[DType.F32], f"state of {state.name}: error {error:.2e}"
-            step.states[state.name][chunk.slot] = mine[chunk.slot]
+            step.states[state.name][chunk.state_to] = mine[chunk.state_to]
 
 
 def check_hidden(m: Machine, step: ReferenceStep) -> None:

@@ -57,6 +57,7 @@ from tests.models.families import FAMILIES, config_of, random_tensors
 from tests.models.joined import joined
 
 FAMILIES_HERE = (
+    "nemotron_h",
     "granite_hybrid",
     "granite_hybrid_dense",
     "gemma4_moe",
@@ -171,8 +172,8 @@ class Ranks:
         return outputs.tokens[:rows].tobytes() + outputs.logprobs[:rows].tobytes()
 
     def values(self, tokens: int) -> Iterator[tuple[Value, bytes]]:
-        """Of the last step, of each rank, what has a row for each token, but for parts of sums and what
-        experts make, of which a rank has some."""
+        """Yield, for each rank of the last step, the bytes of each value that has a row for each token. Parts
+        of sums and outputs of experts are left out: each rank has only some of them."""
         for executor, layout in zip(self.executors, self.layouts, strict=True):
             some = (op.out for op in layout.program.ops if isinstance(op, ExpertGatedLinear))
             elsewhere = {*some, *(op.x for op in layout.meetings if not isinstance(op, AwaitCache))}
@@ -191,7 +192,7 @@ class Ranks:
 
 
 def layouts_of(ranks: RankLayout, grouping: Grouping) -> list[Layout]:
-    """Of all ranks, with every value in a place of its own."""
+    """Return the layouts of all ranks, with every value in a place of its own."""
     programs = [program_of_rank(ranks, rank, grouping) for rank in range(ranks.ranks)]
     sizes = fitted(SIZES, programs[0])
     found = [Layout(program=own, limits=limits_of(own, sizes), isa=HERE) for own in programs]
@@ -201,8 +202,8 @@ def layouts_of(ranks: RankLayout, grouping: Grouping) -> list[Layout]:
 
 
 def run(ranks: Ranks) -> Result:
-    """What each step draws; and by name and width of a value, what it was in each, on the ranks that have all
-    of it: one thing, where they agree."""
+    """Run all steps. Return what each step draws, and for each name and width of a value the contents that it
+    had in each step on the ranks that have all of it: one content where the ranks agree."""
     rng, found = np.random.default_rng(3), dict[str, list[set[bytes]]]()
     for slot in range(SIZES.max_num_seqs):
         tables = ranks.state.block_tables
@@ -251,7 +252,7 @@ def test_the_bits_of_one_rank(layout: str, results) -> None:
 
 
 def settings(name: str) -> set[Any]:
-    """Of each op of a family: its kind, and a field with what it is set to, sizes left out."""
+    """Return the kind of each op of a family, with each field and its setting, without sizes."""
     return {
         (type(op).__name__, field.name, setting(getattr(op, field.name)))
         for op in load_program(config_of(name, "bfloat16")).ops

@@ -17,7 +17,7 @@ from firelane.backends.cpu.ranks import interconnect
 from firelane.backends.cpu.ranks.pages import RankPages
 from firelane.backends.ranks.group import RankGroup
 from firelane.contract import Executor
-from firelane.engine.pages import page_fetcher, tier_reads
+from firelane.engine.pages import page_waits, tier_reads
 from firelane.engine.process.standby import EngineStandby
 from firelane.engine.process.tiers import open_tiers
 from firelane.engine_config import ExecutorConfig, TiersConfig
@@ -47,7 +47,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough on however slow a machine."""
     monkeypatch.setattr(tier_reads, "UNKNOWN_S", 60.0)
     for name in ("LEAST_S", "MOST_S", "UNKNOWN_S"):
-        monkeypatch.setattr(page_fetcher, name, 60.0)
+        monkeypatch.setattr(page_waits, name, 60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.models.registry import load_program
 from firelane.program.cache_rewrite import with_cache_dtype
+from firelane.program.features import with_streams
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -31,6 +32,20 @@ CONFIG = {
 class TestNull(ExecutorContract):
     def make_executor(self, **sizes):
         return NullExecutor(StepLimits(**LIMITS | sizes), vocab_size=100)
+
+
+def test_features_of_the_null_backend_are_zeros(tmp_path):
+    program = with_streams(load_program(CONFIG), (1, 0))
+    config = ExecutorConfig(cache_dir=tmp_path, max_model_len=64)
+    executor = create_executor("null", program, tmp_path, config, lambda *_: None)
+    assert (executor.features_in, executor.features_out) == (0, 128)
+    batch = Batch(executor)
+    batch.install(0, PROMPT)
+    outputs = batch.step((0, 0, 8, {7: SAMPLE}))
+    assert outputs.features.shape == (executor.limits.max_num_batched_tokens, 128)
+    assert not outputs.features.any()
+    plain = TestNull().make_executor()
+    assert (plain.features_in, plain.features_out) == (0, 0)
 
 
 class TestNullThreeAhead(ExecutorContract):

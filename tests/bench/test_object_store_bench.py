@@ -58,7 +58,7 @@ def test_a_start_is_held_against_the_client_and_against_the_link(
 
 
 def received_s(host: str, link: Any) -> float:
-    """Of NBYTES from a server behind the link."""
+    """Receive NBYTES from a server behind the link; return the seconds that it took."""
     send = (
         f"import socket; server = socket.create_server(('{host}', 7001)); "
         f"server.accept()[0].sendall(bytes({NBYTES}))"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from firelane.gateway.routing_names import LEAST_TOKENS, ROUTING
+from firelane.gateway.config.model import LEAST_TOKENS, ROUTING
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from firelane.child_process.frames import OverrunError, ReplyReader, framed, receive
+from firelane.child_process.worker import OverrunError, ReplyReader, framed, receive
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 100])

@@ -58,6 +58,7 @@ def test_help_loads_nothing_heavy() -> None:
         (["rm", "/"], 1, "/: nothing of it is in the cache"),
         (["rm", ""], 1, "'' names no model"),
         (["rm", "x", "--dry-run", "--url", "http://127.0.0.1:1"], 2, "--dry-run tells of this machine's"),
+        (["cache", "forget-tenant", "x", "--kv-disk", "/no/such/disk"], 2, "there is no such directory"),
         (["ps", "--url", "http://127.0.0.1:1"], 1, "no node answers there"),
         (["bench", "serve", "--url", "localhost"], 2, "--url localhost"),
         (["bench", "serve", "--url", "http://127.0.0.1:1"], 1, "is the server running there?"),

@@ -19,6 +19,7 @@ from firelane.engine_config import (
     KV_TRANSPORTS,
     ROLES,
     SCHEDULING_POLICIES,
+    SPECULATIVE,
     WEIGHTS,
     WEIGHTS_PAGES,
     EngineConfig,
@@ -31,7 +32,8 @@ ENGINE = (
     "--threads --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size --max-num-seqs "
     "--max-num-batched-tokens "
     "--max-model-len --kv-cache-gib --block-size --kv-cache-dtype --weights --dtype "
-    "--activation-dtype --no-prefix-cache --scheduling-policy --backend"
+    "--activation-dtype --lora --max-loras --max-lora-rank "
+    "--no-prefix-cache --scheduling-policy --speculative --backend"
 )
 SAMPLING = (
     "--max-tokens --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty "
@@ -102,7 +104,8 @@ FLAGS = {
 FILES_ALONE = (
     "header_timeout_s idle_timeout_s max_connections max_queue_age_s max_stored_responses max_upload_mib "
     "tenant_files_gib weights_pages state_snapshots state_snapshot_interval kv_cache_memory gemm "
-    "kv_admission kv_tenant_size node_timeout"
+    "kv_admission kv_tenant_size node_timeout stream_resume_s max_stream_resume_s stream_keep_s "
+    "tenant_streams_mib streams_mib"
 )
 """Keys of files that no command line has: nobody sets them by hand."""
 ENVIRONMENT = {
@@ -172,6 +175,7 @@ def test_a_queue_may_have_no_room() -> None:
         ("weights_pages", WEIGHTS_PAGES),
         ("dtype", DTYPES),
         ("activation_dtype", ACTIVATION_DTYPES),
+        ("speculative", SPECULATIVE),
         ("backend", (AUTO, *BACKENDS)),
     ],
 )

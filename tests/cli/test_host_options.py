@@ -74,7 +74,7 @@ def test_options_that_do_not_fit(words: str, match: str) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
-    """Of a host whose ranks are a script: it notes each of its lives in a file."""
+    """The config of a host whose ranks are a script, which notes each of its lives in a file."""
     monkeypatch.setattr(host_options, "MODULE", "lives")
     monkeypatch.setattr(host_options, "FIRST_DELAY_S", 0.001)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from firelane.cluster.config import RemoteConfig
 from firelane.engine_config import EngineConfig
 from firelane.engine_state import LinkState
 from firelane.gateway.config import ModelConfig
 from firelane.gateway.engines.recovery.recovery import NoRecovery
 from firelane.node.policy import ModelPolicy
+from firelane.node.remote_peers import RemotePeersConfig
 from firelane.server.engine_shares import EngineOptions
 from firelane.server.model import Model
 from firelane.server.model_spec import ModelSpec
@@ -135,3 +138,22 @@ def test_other_engines_have_the_router_and_recovery_of_their_options(engines: Mo
     assert engines.replicas._router.follows_pages
     assert engines.ready_bytes == 0
     assert all(link.state is LinkState.STARTING for link in engines.replicas.links)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_lone"),
+    [
+        ({}, True),
+        ({"replicas": 2}, False),
+        ({"replicas": 2, "prefill": 1, "decode": 1}, False),
+        ({"remote": RemoteConfig(addresses=())}, False),
+        ({"remote_peers": RemotePeersConfig("127.0.0.1", 1, b"key")}, False),
+    ],
+)
+def test_which_engines_know_of_no_other_one(tmp_path: Path, changes: dict[str, Any], is_lone: bool) -> None:
+    spec = spec_of(tmp_path, **changes)
+    assert spec.has_lone_engine is is_lone
+    if is_lone:
+        assert len(spec.engine_configs()) == 1
+    sharing = replace(spec, gateway=replace(spec.gateway, shares_pages=True))
+    assert not sharing.has_lone_engine

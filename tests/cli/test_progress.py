@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from firelane.server.progress import ProgressDisplay
+from firelane.server.start_lines import StartLines
 from firelane.telemetry import logs
 
 
@@ -35,7 +37,7 @@ def display_on(out: io.StringIO, clock: Clock) -> ProgressDisplay:
 
 
 def screen(out: io.StringIO) -> list[str]:
-    """What a terminal shows."""
+    """Return the lines that a terminal shows."""
     rows = [""]
     for piece in out.getvalue().replace("\r\x1b[K", "\f").split("\n"):
         rows[-1] = piece.rpartition("\f")[2].rstrip("\r")
@@ -156,3 +158,29 @@ def test_a_thread_of_its_own_keeps_the_clock_moving() -> None:
     display.close()
     ticker.join(60)
     assert not ticker.is_alive()
+
+
+def test_logs_pass_the_display_by_once_the_start_is_told(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    out = Terminal()
+    display = display_on(out, clock)
+    logger = logging.getLogger("firelane")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", logger.propagate)
+    request.addfinalizer(partial(logger.setLevel, logger.level))
+    logs.set_up("info", "text", display)
+    display("load", 0, 1, "unit")
+    clock.now_s += 1.0
+    display.tick()
+    logger.info("during the start")
+    assert screen(out)[-1].startswith("load")
+    StartLines(display).close()
+    written: list[str] = []
+    monkeypatch.setattr(display, "write", written.append)
+    logger.info("after the start")
+    assert written == []
+    assert [line.split("firelane ")[1] for line in screen(out) if line] == [
+        "during the start",
+        "after the start",
+    ]

@@ -1,4 +1,4 @@
-"""What `serve` makes of its models, and what becomes of it when one of them does not start."""
+"""`serve` starts an engine for each of its models, and ends when one of them cannot start."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from firelane.errors import UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.options import fields
 from firelane.server.engine_shares import EngineOptions
+from firelane.server.inherited_setup import raise_file_limit
 from firelane.server.model import Model
 from firelane.server.model_spec import fixed_models, lone_model
 from firelane.server.options import engine as engine_options
 from firelane.server.options import gateway as gateway_options
 from firelane.server.options.served_models import ServedModels
-from firelane.server.process_setup import raise_file_limit
 from firelane.server.progress import ProgressDisplay
 from firelane.server.service import _Service
 from firelane.server.start_lines import cache_text, products_text, role_text, states_text
@@ -163,6 +163,15 @@ def test_a_server_that_may_open_too_few_files_does_not_start(monkeypatch: pytest
     monkeypatch.setattr("resource.setrlimit", lambda _, limits: asked.append(limits))
     raise_file_limit()
     assert asked == [(1024, 1024)]
+
+
+def test_a_draft_model_has_a_line_of_its_own(service, capsys) -> None:
+    sizes = {"architecture": "llama", "dtype": "bf16", "weights_bytes": 2 * 10**6, "device": "CPU"}
+    draft = Loading(parameters=10**6, **sizes)
+    service.on_event("a", Loading(parameters=2 * 10**6, draft=draft, **sizes))
+    serve_all(service)
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == "draft    llama, 1 million parameters, bf16, 2.0 MB"
 
 
 def test_the_lines_of_a_start(service, capsys) -> None:

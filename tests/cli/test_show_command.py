@@ -1,4 +1,4 @@
-"""What `firelane show` tells of a model."""
+"""`firelane show` describes a model."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def ready(identity="same", **pages):
 
 
 class Engine:
-    """What is behind an acceptor: says Ready on each connection, and keeps what it is sent."""
+    """An engine behind an acceptor: it says Ready on each connection, and keeps what it is sent."""
 
     def __init__(self, host, identity="same", **pages):
         self._pages = pages
@@ -124,14 +124,14 @@ class Sink:
     def on_started(self, cached_tokens, planned_s):
         pass
 
-    def ending(self, reason):
+    def ending(self, finished):
         pass
 
     def on_waiting(self):
         pass
 
-    def on_token(self, token, _):
-        self.tokens.append(token)
+    def on_tokens(self, tokens, _):
+        self.tokens += tokens
 
     def on_end(self):
         self.ended = True

@@ -16,7 +16,7 @@ HELLO = hello(1, "1.2", "abc")
 
 
 def answer_of(data: bytes):
-    """What `dial` makes of a host that answers a hello with these bytes, and closes."""
+    """Dial a host that answers a hello with these bytes and closes; return what `dial` makes of it."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

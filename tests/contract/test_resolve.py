@@ -15,7 +15,7 @@ from firelane.contract import (
     smallest_limits,
 )
 from firelane.contract.resolve import GIB
-from firelane.engine_config import EngineConfig, ExecutorConfig
+from firelane.engine_config import Beside, EngineConfig, ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
@@ -58,6 +58,22 @@ def test_a_cache_larger_than_memory_that_is_not_needed_is_told(caplog, asked: in
     limits(GIB, kv_cache_bytes=asked)
     assert ("4) and max_model_len can use; 1.00 GiB of memory are free" in caplog.text) is told
     assert (f"--kv-cache-gib {asked / GIB:.2f}" in caplog.text) is told
+
+
+def test_a_second_model_shares_the_cache_with_as_many_pages() -> None:
+    beside = Beside(weights_bytes=0, kv_bytes_per_token=1000)
+    assert limits(100 * PAGE_BYTES, beside=beside).num_blocks == 50
+    assert limits(10 * PAGE_BYTES, beside=beside).max_model_len == 80
+    with pytest.raises(OutOfMemoryError, match=r"room for 80 tokens"):
+        limits(10 * PAGE_BYTES, beside=beside, max_model_len=100)
+
+
+def test_pages_of_a_second_model_are_as_many_as_it_is_told() -> None:
+    """Also more than its own sequences could use, and no more than there is memory for."""
+    sizes = {"kv_cache_bytes": 200 * PAGE_BYTES, "num_blocks": 200}
+    assert limits(GIB, **sizes).num_blocks == 200
+    with pytest.raises(OutOfMemoryError, match="lower it, or leave it out"):
+        limits(150 * PAGE_BYTES, **sizes)
 
 
 def test_the_context_shrinks_to_what_fits_unless_it_was_asked_for() -> None:
@@ -119,6 +135,17 @@ def test_states_come_before_pages() -> None:
     assert found.num_blocks == (40 - 14) * STATE // PAGE_BYTES
     found = hybrid(40 * STATE, state_snapshots=20)
     assert (found.num_states, found.num_blocks) == (24, 16 * STATE // PAGE_BYTES)
+
+
+def test_spare_states_take_an_eighth_at_most() -> None:
+    assert hybrid(40 * STATE, spare_states=8).num_spares == 4
+    found = hybrid(20 * STATE, spare_states=8)
+    assert (found.num_spares, found.first_spare, found.num_states) == (2, 9, 11)
+    assert found.num_blocks == (20 - 11) * STATE // PAGE_BYTES
+    assert hybrid(7 * STATE, spare_states=8).num_spares == 0
+    assert hybrid(GIB, spare_states=2).num_spares == 2
+    assert hybrid(GIB).num_spares == 0
+    assert limits(GIB, spare_states=8).num_spares == 0
 
 
 def test_snapshots_are_no_more_than_are_of_use() -> None:

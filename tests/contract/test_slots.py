@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from firelane.contract import CAUSAL, SlotState, StepLimits, Window, shared_memory
+from firelane.contract import CAUSAL, DRAFT_MASKS, SlotState, StepLimits, Window, shared_memory
 
 LIMITS = StepLimits(
     max_num_seqs=3,
@@ -50,7 +50,7 @@ def test_arrays_are_zero_aligned_and_apart(shared: bool) -> None:
     state = SlotState.allocate(LIMITS, VOCAB, fd=fd)
     assert state.tokens.shape == (3, 34)
     assert state.block_tables.shape == (2, 3, 3)
-    assert state.masks.shape == (3, 3)
+    assert state.masks.shape == (3 + DRAFT_MASKS, 3)
     for name in NAMES:
         array = getattr(state, name)
         assert array.ctypes.data % 64 == 0

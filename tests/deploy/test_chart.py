@@ -71,7 +71,7 @@ def pods(manifests: Manifests) -> dict[str, dict[str, Any]]:
 
 
 def options(pod: dict[str, Any]) -> Any:
-    """Of the `firelane serve` in a pod; the test fails where it would refuse them."""
+    """Parse the options of the `firelane serve` in a pod; the test fails where the parser refuses them."""
     words = [word.replace("$(POD_IP)", "10.0.0.7") for word in server(pod)["args"]]
     return parsed(["serve", *words])
 

@@ -24,7 +24,7 @@ LIMITS = Limits(
 
 
 def healthy_report() -> doctor.MachineReport:
-    """Of a machine with 8 GiB free."""
+    """Make the report of a machine with 8 GiB free."""
     return doctor.MachineReport(
         versions={},
         cpu="AMD EPYC",

@@ -1,4 +1,4 @@
-"""What the doctor says of the pages that weights get."""
+"""The doctor describes the pages that weights get."""
 
 from __future__ import annotations
 

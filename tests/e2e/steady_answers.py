@@ -26,15 +26,19 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "report", "schema": SCH
 
 
 def stream(client: openai.OpenAI, **body: Any) -> Any:
-    """Texts and log-probabilities by choice."""
-    parts: dict[int, list[Any]] = {}
+    """Text, tokens with log-probabilities, and the end, by choice. How many tokens come in one event depends
+    on how many one step has verified: it is no part of the answer."""
+    texts: dict[int, str] = {}
+    drawn: dict[int, list[Any]] = {}
+    ends: dict[int, str | None] = {}
     for chunk in client.completions.create(stream=True, **body):
         for choice in chunk.choices:
-            logprobs = choice.logprobs and choice.logprobs.token_logprobs
-            parts.setdefault(choice.index, []).append((choice.text, logprobs, choice.finish_reason))
-    return {
-        index: ("".join(text for text, _, _ in part), part[-1][2]) for index, part in parts.items()
-    }, parts
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+            ends[choice.index] = choice.finish_reason
+            if choice.logprobs is not None:
+                tokens, values = choice.logprobs.tokens, choice.logprobs.token_logprobs
+                drawn.setdefault(choice.index, []).extend(zip(tokens, values, strict=True))
+    return texts, drawn, ends
 
 
 def chat(client: openai.OpenAI, **body: Any) -> Any:
@@ -66,7 +70,8 @@ REQUESTS: dict[str, Callable[[openai.OpenAI], Any]] = {
 
 
 UNDISTURBED: dict[str, Any] = {}
-"""Of the first server that was asked: the number of engines, and where they are, makes no difference."""
+"""The answers of the first server that was asked: the number of engines, and their places, make no
+difference."""
 ALL = tuple(REQUESTS)
 
 

@@ -28,7 +28,7 @@ KINDS = [Kind.Q4_K, Kind.Q6_K, Kind.Q8_0, Kind.Q5_K, Kind.Q4_0, Kind.Q3_K, Kind.
 KINDS += [Kind.IQ4_XS, Kind.Q5_1, Kind.IQ4_NL]
 HALVES = {Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208,)}
 HALVES |= {Kind.IQ4_XS: (0,), Kind.IQ4_NL: (0,)}
-"""Where blocks that the library does not write have float16 numbers."""
+"""The offsets of float16 numbers in blocks of the types that the library does not write."""
 
 
 def quantised(values: np.ndarray, kind: Kind) -> np.ndarray:

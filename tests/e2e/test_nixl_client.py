@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_support import metric
+from e2e_support import metric, wait_until
 
-from firelane.bench.server import ServerProcess
+from firelane.bench.server import ServerProcess, descendants
 from firelane.nixl.installed import is_installed
 from tests.e2e.test_transfer_client import free_port, pages_come_in_time
 
@@ -44,3 +48,36 @@ def test_pages_of_engines_in_their_sandboxes_travel_by_nixl(
     assert metric(decode.url, "firelane:kv_pulled_bytes_total") > before
     assert "transport=nixl" in decode.log
     assert "nixl_" not in decode.log + prefill.log  # no agent was lost, or refused
+
+
+def agent(server: ServerProcess) -> int | None:
+    """The process of the engine that runs NIXL; None where there is none now."""
+    for pid in descendants(server.process.pid):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"firelane.nixl\0" in command and b"\0agent\0" in command:
+                return pid
+    return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("whose", ["prefill", "decode"])
+def test_answers_are_the_same_when_an_agent_is_lost_and_another_one_takes_its_place(
+    servers: tuple[ServerProcess, ServerProcess],
+    cpu_server: ServerProcess,
+    whose: str,
+    number: signal.Signals,
+) -> None:
+    prefill, decode = servers
+    server = prefill if whose == "prefill" else decode
+    wait_until(lambda: agent(server) is not None)
+    lost = agent(server)
+    assert lost is not None
+    by_nixl, prompts = decode.log.count("transport=nixl"), itertools.count(1000 * lost, 10)
+    os.kill(lost, number)
+
+    def is_replaced() -> bool:
+        pages_come_in_time(prefill, decode, cpu_server, PATH, next(prompts))
+        return agent(server) not in (None, lost) and decode.log.count("transport=nixl") > by_nixl
+
+    wait_until(is_replaced)

@@ -81,7 +81,7 @@ def engines(server: ServerProcess) -> dict[str, int]:
     for pid in server.engine_pids:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         for role in ("prefill", "decode"):
-            if f'"role":"{role}"'.encode() in command:
+            if f"role={role}".encode() in command:
                 found.setdefault(role, pid)
     return found
 

@@ -127,6 +127,28 @@ def test_a_node_from_its_start_to_its_end(start) -> None:
     assert node.close() == 0
 
 
+def test_vllms_paths_of_sleep(start) -> None:
+    node = start()
+    text = node.text("a")
+
+    def ask(method: str, path: str) -> Any:
+        answer = node.http.request(method, path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    assert ask("GET", "/is_sleeping") == {"is_sleeping": False}
+    assert ask("POST", "/sleep?level=1") == {"is_sleeping": True}
+    assert node.states()["a"] == "standby"
+    assert ask("GET", "/is_sleeping?model=x") == {"is_sleeping": True}
+    assert ask("POST", "/wake_up?model=a&tags=weights") == {"is_sleeping": False}
+    assert node.states()["a"] == "ready"
+    ask("POST", "/sleep?level=2&mode=wait")
+    assert node.states()["a"] == "packed"
+    ask("POST", "/wake_up")
+    assert node.text("a") == text
+    assert ask("GET", "/load") == {"server_load": 0}
+
+
 def test_a_node_that_is_killed_starts_again_and_serves(start) -> None:
     """With one model ready, and one in standby."""
     node = start()

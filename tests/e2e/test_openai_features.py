@@ -1,4 +1,4 @@
-"""What the OpenAI client offers beyond text, against a server that computes: formats, tools, helpers. The
+"""The OpenAI client's features beyond text work against a server that computes: formats, tools, helpers. The
 embedded model writes something like Python, and would never write any of it by itself.
 """
 
@@ -16,6 +16,12 @@ import pydantic
 import pytest
 from e2e_support import MODEL
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+from openai.types.responses import (
+    CustomToolParam,
+    ResponseCustomToolCallOutputParam,
+    ToolChoiceCustomParam,
+)
+from openai.types.shared_params import CustomToolInputFormat as CustomToolInputFormatParam
 
 from firelane.bench.server import ServerProcess
 
@@ -68,6 +74,30 @@ def test_parse(client: openai.OpenAI, model: type[pydantic.BaseModel]) -> None:
         assert choice.finish_reason == "stop"
 
 
+def test_structural_tags_within_what_the_model_writes(client: openai.OpenAI) -> None:
+    """It would go on otherwise behind `return`."""
+    tag = {"begin": "return ", "content": {"type": "regex", "pattern": "[0-9]{2}"}, "end": ";\n"}
+    form = {
+        "type": "structural_tag",
+        "format": {"type": "triggered_tags", "triggers": ["ret"], "tags": [tag]},
+    }
+    found = 0
+    for seed in range(4):
+        events = client.chat.completions.create(
+            model=MODEL,
+            messages=USER,
+            max_tokens=150,
+            seed=seed,
+            stream=True,
+            extra_body={"response_format": form},
+        )
+        text = "".join(event.choices[0].delta.content or "" for event in events)
+        starts = [match.start() for match in re.finditer("ret", text[:-16])]
+        assert all(re.match(r"return [0-9]{2};\n", text[start:]) for start in starts), text
+        found += len(starts)
+    assert found
+
+
 def test_stream_helper_parses(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(
         model=MODEL, messages=USER, response_format=Report, max_tokens=200, temperature=0
@@ -86,11 +116,17 @@ def test_json_object(client: openai.OpenAI) -> None:
         assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
 
 
+CALL = {"begin": "<call>", "content": {"type": "json_schema", "json_schema": PARAMETERS}, "end": "</call>"}
+CALLS = {"type": "triggered_tags", "triggers": ["<"], "tags": [CALL], "at_least_one": True}
 CONSTRAINTS: list[tuple[dict[str, object], str]] = [
     ({"guided_choice": ["yes", "no", 'may"be\n']}, r'yes|no|may"be\n'),
     ({"guided_regex": "[a-z]{3}-[0-9]{2,4}"}, "[a-z]{3}-[0-9]{2,4}"),
     ({"structured_outputs": {"grammar": 'root ::= "x" [0-9] [0-9]? "!"'}}, "x[0-9]{1,2}!"),
     ({"structured_outputs": {"grammar": 'start: "(" /[01]{4}/ ")"'}}, r"\([01]{4}\)"),
+    (
+        {"response_format": {"type": "structural_tag", "format": {**CALLS, "stop_after_first": True}}},
+        r'<call>\{"city": "(Bern|Basel)", "days": [1-9]\}</call>',
+    ),
 ]
 
 
@@ -157,6 +193,42 @@ def test_a_tool_loop(client: openai.OpenAI, stream: bool) -> None:
     messages.append({"role": "tool", "tool_call_id": call.id, "content": '{"degrees": 12}'})
     last = client.chat.completions.create(messages=messages, **{**fields, "max_tokens": 8})
     assert last.choices[0].message.content
+
+
+DIAL = 'start: "dial " number ("," number)?\nnumber: "+"? DIGIT~3..4\n%import common.DIGIT\n'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_custom_tool_in_responses(client: openai.OpenAI, stream: bool) -> None:
+    format: CustomToolInputFormatParam = {"type": "grammar", "syntax": "lark", "definition": DIAL}
+    tool: CustomToolParam = {"type": "custom", "name": "phone", "format": format}
+    choice: ToolChoiceCustomParam = {"type": "custom", "name": "phone"}
+    fields = {
+        "model": MODEL,
+        "input": "def call(",
+        "tools": [tool],
+        "tool_choice": choice,
+        "temperature": 1.5,
+    }
+    if stream:
+        events = [*client.responses.create(**fields, stream=True, max_output_tokens=200)]
+        assert any(event.type == "response.custom_tool_call_input.delta" for event in events)
+        assert events[-1].type == "response.completed"
+        answer = events[-1].response
+    else:
+        answer = client.responses.create(**fields, max_output_tokens=200)
+    (call,) = answer.output
+    assert call.type == "custom_tool_call"
+    assert re.fullmatch(r"dial \+?[0-9]{3,4}(,\+?[0-9]{3,4})?", call.input), call.input
+    output: ResponseCustomToolCallOutputParam = {
+        "type": "custom_tool_call_output",
+        "call_id": call.call_id,
+        "output": "busy",
+    }
+    last = client.responses.create(
+        model=MODEL, previous_response_id=answer.id, input=[output], max_output_tokens=8
+    )
+    assert last.output_text
 
 
 def test_parsed_arguments(client: openai.OpenAI) -> None:

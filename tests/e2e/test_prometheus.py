@@ -47,7 +47,7 @@ OF_VLLM = [
     "process_resident_memory_bytes",
     "rate(process_cpu_seconds_total[10s])",
 ]
-"""What vLLM's boards ask of these names, in other words."""
+"""Queries that vLLM's boards ask of these names, in other words."""
 
 
 def free_port() -> int:

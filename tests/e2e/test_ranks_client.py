@@ -1,4 +1,4 @@
-"""An engine of two ranks under a real `openai` client: the answers of one, also when ranks are killed."""
+"""An engine of two ranks under a real `openai` client: the answers of one, also when ranks are lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firelane.backends.cpu.ranks.interconnect import usable_cores
 from firelane.bench.server import ServerProcess
 
 Connect = Callable[[ServerProcess], openai.OpenAI]
-KILLS = 1
+FAULTS = (signal.SIGKILL, signal.SIGSTOP)
 BODIES = [
     {"prompt": f"def f{i}(", "seed": i, "max_tokens": 150, "logprobs": 1, "extra_body": {"ignore_eos": True}}
     for i in range(8)
@@ -40,6 +40,11 @@ def text(chunks: list) -> str:
     return "".join(chunk[0] for chunk in chunks)
 
 
+def whole(chunks: list) -> tuple:
+    """Text, log-probabilities and the end, however many tokens each event had."""
+    return text(chunks), [value for chunk in chunks for value in chunk[1] or []], chunks[-1][2]
+
+
 def children(pid: int) -> list[int]:
     """Processes that another one has started."""
     lists = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -54,14 +59,14 @@ def rank_pids(server: ServerProcess) -> list[int]:
 
 def test_the_answers_of_one_rank(server: ServerProcess, cpu_server: ServerProcess, connect: Connect) -> None:
     for body in BODIES[:3]:
-        assert answer(connect(server), body) == answer(connect(cpu_server), body)
+        assert whole(answer(connect(server), body)) == whole(answer(connect(cpu_server), body))
 
 
-def test_answers_survive_a_rank_that_is_killed(server: ServerProcess, connect: Connect) -> None:
+def test_answers_survive_ranks_that_are_killed_and_stopped(server: ServerProcess, connect: Connect) -> None:
     client = connect(server)
     with ThreadPoolExecutor(len(BODIES)) as pool:
         expected = [text(found) for found in pool.map(lambda body: answer(client, body), BODIES)]
-        for _ in range(KILLS):
+        for number in FAULTS:
             wait_until(lambda: metric(server.url, "firelane:replicas_up") == 1)
             (rank,) = rank_pids(server)
             generated = metric(server.url, "vllm:generation_tokens_total")
@@ -70,7 +75,7 @@ def test_answers_survive_a_rank_that_is_killed(server: ServerProcess, connect: C
             wait_until(
                 lambda before=generated: metric(server.url, "vllm:generation_tokens_total") > before + 50
             )
-            os.kill(rank, signal.SIGKILL)
+            os.kill(rank, number)
             wait_until(lambda before=deaths: metric(server.url, "firelane:engine_deaths_total") > before)
             assert [text(found.result()) for found in answers] == expected
-    assert "rank 1 of the model ended (SIGKILL)" in server.log
+    assert server.log.count("engine_failed error='rank 1 of the model ended (SIGKILL)'") == len(FAULTS)

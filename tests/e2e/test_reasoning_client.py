@@ -17,6 +17,12 @@ from tests.models.families import make_checkpoint
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}<think>\n"
 CLOSE = 260
 """Id of </think>."""
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 Connect = Callable[[ServerProcess], openai.OpenAI]
 
 
@@ -89,3 +95,45 @@ def test_a_stream_under_a_budget(server: ServerProcess, connect: Connect) -> Non
     assert "".join(delta.content or "" for delta in deltas) == whole.message.content
     kinds = [kind for kind, _ in itertools.groupby(bool(delta.content) for delta in deltas)]
     assert kinds[:2] == [False, True]
+
+
+HELD: dict[str, dict[str, Any]] = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+    "regex": {"guided_regex": "[1-9][0-9]"},
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("seed", [3, 4])
+def test_what_is_held_begins_behind_the_reasoning(
+    server: ServerProcess, connect: Connect, held: str, seed: int
+) -> None:
+    """In one piece and as a stream."""
+    asked: dict[str, Any] = {
+        "model": "thinker",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 200,
+        "seed": seed,
+        "extra_body": {"thinking_token_budget": 7, **HELD[held]},
+    }
+    client = connect(server)
+    message = client.chat.completions.create(**asked).choices[0].message
+    found = json.loads(message.content)
+    number = found["a"] if held == "schema" else found
+    assert 0 <= number <= 99
+    deltas = [c.choices[0].delta for c in client.chat.completions.create(**asked, stream=True) if c.choices]
+    thought = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert thought == message.reasoning_content
+    assert 0 < len(thought) <= 3 * 7
+    assert "".join(delta.content or "" for delta in deltas) == message.content
+
+
+def test_reasoning_that_is_off_before_what_is_held(server: ServerProcess, connect: Connect) -> None:
+    answer = connect(server).chat.completions.create(
+        model="thinker",
+        messages=[{"role": "user", "content": "hi"}],
+        max_tokens=100,
+        extra_body={**HELD["schema"], "chat_template_kwargs": {"enable_thinking": False}},
+    )
+    assert list(json.loads(answer.choices[0].message.content)) == ["a"]
+    assert not getattr(answer.choices[0].message, "reasoning_content", None)

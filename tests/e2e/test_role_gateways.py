@@ -25,6 +25,7 @@ BODY = {"model": MODEL, "prompt": PROMPT, "max_tokens": 24, "seed": 5, "ignore_e
 def server(environ: dict[str, str]) -> Iterator[ServerProcess]:
     options = ["--prefill", "1", "--decode", "1", "--gateways", "2", "--kv-cache-gib", "0.1"]
     with ServerProcess(options, environ=environ) as made:
+        wait_until(lambda: roles(made) == {(("0", "prefill", "ready"), ("1", "decode", "ready"))})
         yield made
 
 
@@ -46,7 +47,7 @@ def change(server: ServerProcess, engine: str, role: str) -> None:
 
 
 def roles(server: ServerProcess) -> set[tuple[tuple[str, str, str], ...]]:
-    """As all processes tell them."""
+    """Return the engines' roles and states as all processes report them: one entry where they agree."""
     answers = [httpx.get(f"{server.url}/admin/engines", timeout=TIMEOUT_S) for _ in range(CONNECTIONS)]
     reports = [answer.json()["engines"] for answer in answers]
     return {tuple((one["name"], one["role"], one["state"]) for one in report) for report in reports}

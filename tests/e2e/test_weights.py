@@ -33,7 +33,7 @@ def servers(environ: dict[str, str]) -> Iterator[dict[str, ServerProcess]]:
 
 
 def answers(client: openai.OpenAI) -> list[Any]:
-    """Of many requests at the same time: greedy and drawn, with log-probabilities."""
+    """Return the answers to many requests at the same time: greedy and drawn, with log-probabilities."""
 
     def ask(index: int) -> Any:
         made = client.completions.create(

@@ -19,6 +19,7 @@ from firelane.contract import (
     StepLimits,
     StepOutputs,
     kept_from,
+    mask_row,
 )
 from firelane.wire.frames import NewRequest
 
@@ -40,7 +41,7 @@ def hidden(history: int) -> np.ndarray:
 
 
 def own_value(group: int, position: int, token: int) -> int:
-    """What a group with a limited span stores of a token: nothing of the tokens before it."""
+    """Return what a group with a limited span stores of a token: nothing of the tokens before it."""
     return chain_hash(group + 1, token * 1000 + position)
 
 
@@ -50,8 +51,8 @@ def next_state(before: int, token: int) -> int:
 
 
 class History:
-    """What the model makes of the tokens so far: of all of them in a causal group and in a recurrent state,
-    of those within its span in another group."""
+    """The model's view of the tokens so far. A causal group and a recurrent state see all of them, another
+    group sees those within its span."""
 
     def __init__(self, spans, has_state=False) -> None:
         self.spans = spans
@@ -84,7 +85,7 @@ def combined(values: list[int]) -> int:
 def expected(
     request: NewRequest, max_model_len: int, seed: int | None = None, spans=(CAUSAL,), has_state=False
 ) -> tuple[list[int], str]:
-    """What the model says to this request, computed without an engine."""
+    """Compute the model's answer to this request without an engine: its tokens and its finish reason."""
     sampling = request.sampling
     seed = sampling.seed if seed is None else seed
     prompt = np.frombuffer(request.prompt, np.int32).tolist()
@@ -131,6 +132,8 @@ class ChainExecutor:
     vocab_size = VOCAB
     hidden_width = HIDDEN
     can_generate = True
+    features_in = features_out = 0
+    adapters = None
 
     def __init__(self, limits: StepLimits, max_in_flight: int = 1, is_pipelined: bool = False) -> None:
         self.limits = limits
@@ -194,15 +197,29 @@ class ChainExecutor:
         saved = [s for s in inputs.chunk_save[:count].tolist() if s != NO_SNAPSHOT]
         snapshots = [s for s, slot in zip(read, slots, strict=True) if s not in (slot, ZERO_STATE)]
         assert all(self.limits.max_num_seqs <= s < self.limits.num_states for s in [*saved, *snapshots])
+        assert all(s < self.limits.first_spare for s in saved)
         assert len(set(saved)) == len(saved), "two chunks write one snapshot"
         assert not set(saved) & set(snapshots), "a snapshot is written and read in one step"
         starts = inputs.chunk_start[:count].tolist()
         assert all((s == ZERO_STATE) == (start == 0) for s, start in zip(read, starts, strict=True))
-        stops = (inputs.chunk_start + inputs.chunk_len)[:count][inputs.chunk_save[:count] != NO_SNAPSHOT]
-        assert not (stops % self.limits.block_size).any(), "a snapshot within a block"
+        stops = (inputs.chunk_start + inputs.chunk_len - inputs.chunk_drafted)[:count]
+        assert not (stops[inputs.chunk_save[:count] != NO_SNAPSHOT] % self.limits.block_size).any(), (
+            "a snapshot within a block"
+        )
+        self._check_spares(inputs, read)
+
+    def _check_spares(self, inputs, read):
+        count = inputs.num_chunks
+        drafted, spares = inputs.chunk_drafted[:count].tolist(), inputs.chunk_spare[:count].tolist()
+        written = [s for s, n in zip(spares, drafted, strict=True) if n]
+        assert all(self.limits.first_spare <= s < self.limits.num_states for s in written)
+        assert len(set(written)) == len(written), "two chunks write one spare state"
+        others = [s for i, s in enumerate(read) if not drafted[i] or s != spares[i]]
+        assert not set(written) & set(others), "a spare state is written and read by others in one step"
+        assert all(0 <= n < m for n, m in zip(drafted, inputs.chunk_len[:count].tolist(), strict=True))
 
     def _row(self, slot, blocks):
-        """What a step with so many blocks reads of a slot."""
+        """Copy what a step with so many blocks reads of a slot."""
         state = self.state
         return blocks, (
             state.block_tables[:, slot, :blocks].tolist(),
@@ -219,7 +236,7 @@ class ChainExecutor:
             slot, start = int(inputs.chunk_slot[i]), int(inputs.chunk_start[i])
             rows = self._chunk(slot, start, int(inputs.chunk_len[i]))
             if self.limits.state_bytes:
-                rows = self._recur(rows, int(inputs.chunk_from[i]), int(inputs.chunk_save[i]))
+                rows = self._recur(rows, inputs, i)
             token_rows += rows
         self.steps += 1
         outputs = self.outputs[self.steps % len(self.outputs)]
@@ -240,15 +257,19 @@ class ChainExecutor:
             rows.append((slot, position, combined(values)))
         return rows
 
-    def _recur(self, rows, state_from, save):
+    def _recur(self, rows, inputs, chunk):
+        state_from, save = int(inputs.chunk_from[chunk]), int(inputs.chunk_save[chunk])
+        known = len(rows) - int(inputs.chunk_drafted[chunk])
         state, out = 0 if state_from == ZERO_STATE else int(self.states[state_from]), []
         assert state >= 0, "reads a state that was never written"
-        for slot, position, value in rows:
+        for number, (slot, position, value) in enumerate(rows, 1):
             state = next_state(state, int(self.state.tokens[slot, position]))
             out.append((slot, position, combined([value, state])))
-        self.states[rows[0][0]] = state
-        if save != NO_SNAPSHOT:
-            self.states[save] = state
+            if number == known:
+                self.states[slot] = state
+                self.states[save if save != NO_SNAPSHOT else slot] = state
+        if known < len(rows):
+            self.states[int(inputs.chunk_spare[chunk])] = state
         return out
 
     def _attend(self, group, span, slot, position):
@@ -286,7 +307,11 @@ class ChainExecutor:
             while token in stops and position + 1 < sampling["stop_from"]:
                 token = (token + 1) % VOCAB
             if sampling["masked"]:
-                token = self._allowed(slot, token, stops if position + 1 < sampling["stop_from"] else ())
+                token = self._allowed(
+                    mask_row(inputs, r, self.limits.max_num_seqs),
+                    token,
+                    stops if position + 1 < sampling["stop_from"] else (),
+                )
             self.state.tokens[slot, position + 1] = token
         else:
             token = int(self.state.tokens[slot, position + 1])
@@ -295,9 +320,9 @@ class ChainExecutor:
         outputs.top_ids[r] = (history + np.arange(20)) % VOCAB
         outputs.top_logprobs[r] = -np.arange(20)
 
-    def _allowed(self, slot, token, banned):
-        """The first token from this one on that the slot's mask allows, if need be a banned one; or 0."""
-        mask = self.state.masks[slot]
+    def _allowed(self, mask_row, token, banned):
+        """The first token from this one on that the mask allows, if need be a banned one; or 0."""
+        mask = self.state.masks[mask_row]
         onward = [(token + i) % VOCAB for i in range(VOCAB)]
         allowed = [t for t in onward if mask[t // 32] >> np.uint32(t % 32) & 1]
         return next((t for t in allowed if t not in banned), allowed[0] if allowed else 0)

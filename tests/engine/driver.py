@@ -41,8 +41,9 @@ class Driver:
         policy=None,
         max_in_flight=1,
         is_pipelined=False,
-        speculates=False,
+        proposer=None,
         snapshots=None,
+        clock=time.monotonic,
         **sizes,
     ):
         given = {
@@ -62,8 +63,9 @@ class Driver:
             prefix_cache=prefix_cache,
             prerequisites=prerequisites,
             policy=policy,
-            speculates=speculates,
+            proposer=proposer,
             snapshots=snapshots,
+            clock=clock,
         )
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
@@ -125,7 +127,7 @@ class Driver:
         return self
 
 
-def make_request(
+def make_request(  # limits: exempt (fields of a request)
     request_id,
     prompt,
     *,
@@ -136,6 +138,9 @@ def make_request(
     weight=1.0,
     background=False,
     chunk_tokens=0,
+    priority=0,
+    deadline_ms=0,
+    due_tokens=1,
     **sampling,
 ):
     sampling = {"seed": request_id, "max_tokens": 8} | sampling
@@ -150,4 +155,7 @@ def make_request(
         weight=weight,
         background=background,
         chunk_tokens=chunk_tokens,
+        priority=priority,
+        deadline_ms=deadline_ms,
+        due_tokens=due_tokens,
     )

@@ -9,9 +9,10 @@ from itertools import chain
 
 import pytest
 
-from firelane.engine.pages import page_fetcher
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.kv.transfer import ExportedPool, PeerTransfer
+from firelane.engine.pages import page_waits
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.kv.transfer.exported import ExportedPool
+from firelane.kv.transfer.peers import PeerTransfer
 from firelane.wire.frames import NewRequest
 from tests.engine.driver import Driver
 from tests.kv.shared_pages import copied
@@ -62,7 +63,7 @@ class HandedOver:
             self.prefill.submit(flight.continuation())
 
     def abort(self, request_id: int) -> None:
-        """Of what has been handed over, at the second engine."""
+        """Abort a request at both engines: one that was handed over runs at the second."""
         self.prefill.abort(request_id)
         self.decode.abort(request_id)
 
@@ -115,7 +116,7 @@ class HandedOver:
 
     @property
     def cached(self) -> dict[int, int]:
-        """As clients are told: of the prefill engine."""
+        """The cached tokens by request, as the prefill engine counts them, which is what clients are told."""
         return self.prefill.cached
 
     def _joined(self, of: Callable[[Driver], dict[int, list]]) -> dict[int, list]:
@@ -132,5 +133,5 @@ def handed_over(prefill: Driver, decode: Driver, *, copies: bool = False) -> Ite
         connected(prefill, decode, copies=copies) as (source, _),
     ):
         for name in ("UNKNOWN_S", "LEAST_S", "MOST_S"):
-            patch.setattr(page_fetcher, name, 120.0)
+            patch.setattr(page_waits, name, 120.0)
         yield HandedOver(prefill, decode, source.engine_id)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from firelane.engine.process import bytecode
 from firelane.sandbox import landlock
 from firelane.sandbox.system import this_machine
 
@@ -76,3 +78,14 @@ def test_what_an_engine_has_written_is_not_compiled(tmp_path: Path, monkeypatch:
     assert compiled(monkeypatch, cache, source).exists()
     names = {path.name.partition(".")[0] for path in (cache / "python").rglob("*.pyc")}
     assert not {"planted", "hostname", "module"} & names
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_helper_that_is_lost_keeps_no_engine_waiting(monkeypatch: pytest.MonkeyPatch, fault) -> None:
+    """The next step takes away the engine's right to change files."""
+    monkeypatch.setattr(bytecode, "HEARS_WITHIN_S", 0.01)
+    monkeypatch.setattr(bytecode, "_sources", lambda: ["/no/such/module.py"] * 100_000)
+    helper = bytecode.BytecodeHelper.fork(lambda: None)
+    os.kill(helper._child.pid, fault)
+    helper.tell()
+    helper._child.end()

@@ -6,10 +6,9 @@ import socket
 
 import pytest
 
-from firelane.engine.process.channels import Channels
+from firelane.engine.process.channels import Channels, split_step
 from firelane.engine.process.heartbeat import Pulse
 from firelane.engine.process.process import SocketChannel
-from firelane.engine.process.split import split_step
 from firelane.errors import PeerLostError
 from firelane.link.channel import Channel
 from firelane.wire.cache_events import PageChanges

@@ -56,7 +56,7 @@ def check_limit(plan, *, is_alone):
 
 
 def shapes(plans):
-    """Of each step: how many sequences decode, and the lengths of its chunks."""
+    """Return for each step the number of sequences that decode, and the lengths of its chunks."""
     return [(len(plan.decode_slots), [chunk.length for chunk in plan.chunks]) for plan in plans]
 
 
@@ -120,7 +120,7 @@ def test_several_prompts_fill_a_step_together(driver, request_of, policy):
 
 
 def test_who_comes_with_a_few_tokens_does_not_wait_for_a_long_prompt(driver, request_of, policy):
-    """As a sequence whose pages have come, and that goes on."""
+    """A sequence whose pages have come goes on with a few tokens in the same way."""
     d = driver(policy=policy)
     plans = recorded(d)
     d.submit(request_of(1, [5] * 60, max_tokens=1, chunk_tokens=8))

@@ -129,7 +129,7 @@ def test_handed_over_behind_its_first_token(load, driver, request_of, whole):
 def test_the_next_engine_has_pages_and_states_from_the_drive(
     load, driver, request_of, whole, tmp_path, monkeypatch
 ):
-    """Of the first one nothing is left in memory."""
+    """Nothing of the first engine is left in memory."""
     monkeypatch.setattr(tier_reads, "UNKNOWN_S", 120.0)
     tiers, silent = TiersConfig(disk=tmp_path, disk_bytes=64 << 20), FIELDS | {"prompt_logprobs": -1}
     executor = load(64)
@@ -145,7 +145,7 @@ def test_the_next_engine_has_pages_and_states_from_the_drive(
 
 
 def test_several_answers_of_one_prompt_of_which_one_is_aborted(load, driver, request_of):
-    """As `n` asks for them: the same prompt, drawn by seeds of their own."""
+    """A request with `n` asks for several such answers: the same prompt, drawn by seeds of their own."""
     requests = [request_of(i, PROMPT, **FIELDS | {"seed": i, "prompt_logprobs": -1}) for i in range(3)]
     alone = {}
     for request in requests:

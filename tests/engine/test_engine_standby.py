@@ -32,16 +32,17 @@ class Part:
 
 def test_others_let_go_before_memory_is_given_back() -> None:
     calls: list[str] = []
-    parts = [Part(name, calls) for name in ("executor", "kv", "tiers", "peers")]
+    parts = [Part(name, calls) for name in ("executor", "kv", "tiers", "peers", "drafter")]
     standby = EngineStandby(*parts)  # pyright: ignore[reportArgumentType]
     asleep = standby.sleep()
     standby.sleep()
-    assert calls == ["kv.forget", "peers.standby", "tiers.standby", "executor.standby"]
-    assert asleep.released_bytes >= 5
+    order = ["kv.forget", "peers.standby", "tiers.standby", "executor.standby", "drafter.standby"]
+    assert calls == order
+    assert asleep.released_bytes >= 10
     calls.clear()
     for _ in range(2):
         standby.wake()
-    assert calls == ["executor.wake", "peers.wake"]
+    assert calls == ["executor.wake", "drafter.wake", "peers.wake"]
 
 
 @pytest.mark.parametrize(("transport", "can_sleep"), [("tcp", True), ("nixl", False)])

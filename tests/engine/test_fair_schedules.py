@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.engine.policies import accounts as tenant_accounts
-from firelane.engine.policies import step_share
+from firelane.engine.policies import fair
 
 sizes = st.fixed_dictionaries(
     {
@@ -132,7 +132,7 @@ def test_work_done_twice_is_bounded(driver, request_of, slots, schedule):
 
 @pytest.mark.parametrize(("weights", "slots"), [((1.0, 1.0), 4), ((1.0, 3.0), 8), ((5.0, 1.0), 2)])
 def test_backlogged_tenants_are_served_by_weight(driver, request_of, monkeypatch, weights, slots):
-    for module in (tenant_accounts, step_share):
+    for module in (tenant_accounts, fair):
         monkeypatch.setattr(module, "BURST_TOKENS", 32)
     d = hold_times(driver(max_num_seqs=slots, max_output_rows=9), 8)
     shares = dict(zip("ab", weights, strict=True))

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.engine.policies.accounts import BURST_TOKENS, RECENT_S, Accounts
-from firelane.engine.policies.fair_queue import FairQueue
+from firelane.engine.policies.accounts import BURST_TOKENS, RECENT_S, Accounts, FairQueue
 from firelane.engine.sequences.sequence import Sequence, TenantInfo
 from firelane.kv import PrefixChain
 from firelane.wire.frames import Sampling
@@ -61,7 +60,7 @@ def arrive(accounts, queue):
 
 
 def admit(accounts, queue, tokens=10):
-    """Who is next; charged and gone."""
+    """Remove the next sequence from the queue, charge its account, and return it."""
     head = best(accounts, queue)
     queue.remove(head)
     charge(accounts, head.account, tokens)
@@ -147,9 +146,10 @@ def test_background_waits_for_all_others_and_is_not_held_against_its_tenant(acco
     assert queue.num_background() == 0
 
 
-def test_background_waits_even_where_the_others_cannot_be_admitted_yet(accounts, queue, arrive):
+@pytest.mark.parametrize("slot", [0, 3])
+def test_background_waits_even_where_the_others_cannot_be_admitted_yet(accounts, queue, arrive, slot):
     arrive("a", background=True)
-    arrive("a").slot = 3  # preempted, its slot is part of a step in flight
+    arrive("a").slot = slot  # preempted, its slot is part of a step in flight
     assert best(accounts, queue) is None
 
 
@@ -159,6 +159,96 @@ def test_skipped_accounts_are_passed_over(accounts, queue, arrive):
     skip = np.zeros(len(accounts.counter), np.bool_)
     skip[0] = True
     assert best(accounts, queue, skip) is other
+
+
+def test_background_of_several_tenants_takes_turns(accounts, queue, arrive):
+    for _ in range(2):
+        arrive("a", background=True), arrive("b", background=True)
+    assert served(accounts, queue, 4) == "abab"
+    assert best(accounts, queue) is None
+
+
+def test_background_is_counted_apart(queue, arrive):
+    waiting = [arrive("a"), arrive("b"), arrive("a", background=True), arrive("c", background=True)]
+    waiting.append(arrive("a", background=True))
+    assert [len(queue), queue.num_background()] == [5, 3]
+    for sequence, left in zip(waiting, (3, 3, 2, 1, 0), strict=True):
+        queue.remove(sequence)
+        assert queue.num_background() == left
+    assert not queue
+
+
+def test_where_nobody_has_background_work_none_is_counted(queue, arrive):
+    for tenant in "ab":
+        arrive(tenant)
+        assert queue.num_background() == 0
+
+
+def test_the_waiting_are_listed_by_account_and_found_by_id(queue, arrive):
+    first, other, second = arrive("a"), arrive("b"), arrive("a")
+    assert list(queue.values()) == [first, second, other]
+    assert [queue.get(sequence.id) for sequence in (first, other, second)] == [first, other, second]
+    queue.remove(first)
+    queue.remove(other)
+    assert list(queue.values()) == [second]
+    assert queue.get(first.id) is None
+
+
+@pytest.mark.parametrize("other_work", [100, 900])
+@pytest.mark.parametrize("background", [False, True])
+def test_a_new_tenant_is_level_with_those_who_wait_for_its_kind_of_work(
+    accounts, queue, arrive, background, other_work
+):
+    """Neither the other kind of work counts, nor who is at work and waits for nothing."""
+    for tenant, tokens in (("a", 700), ("b", 500), ("c", 300)):
+        sequence, other = arrive(tenant, background=background), arrive(tenant, background=not background)
+        accounts.counter[[sequence.account, other.account]] = tokens, other_work
+    queue.remove(sequence)
+    late = arrive("d", background=background)
+    assert accounts.counter[late.account] == 500
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_new_tenant_for_whose_kind_of_work_nobody_waits_is_level_with_those_at_work(
+    accounts, queue, arrive, background
+):
+    for tenant, tokens in (("a", 700), ("b", 500)):
+        sequence, other = arrive(tenant, background=background), arrive(tenant, background=not background)
+        accounts.counter[[sequence.account, other.account]] = tokens, 900
+        queue.remove(sequence)
+    late = arrive("c", background=background)
+    assert accounts.counter[late.account] == 700
+
+
+def test_a_draft_passes_over_what_it_has_admitted(accounts, queue, arrive):
+    """The queue itself does not change meanwhile."""
+    sequences = [arrive("a"), arrive("a"), arrive("b"), arrive("a")]
+    counter, admitted = accounts.counter.copy(), set()
+    heads = queue.heads(counter, admitted)
+    found = []
+    while (sequence := heads.best()) is not None:
+        admitted.add(sequence.id)
+        accounts.charge(sequence.account, 10, counter)
+        found.append(sequence)
+    first, second, other, third = sequences
+    assert found == [first, other, second, third]
+    assert list(queue.values()) == [first, second, third, other]
+    assert not accounts.counter.any()
+
+
+def test_a_draft_that_begins_with_some_admitted_passes_over_these(accounts, queue, arrive):
+    first, second, other = arrive("a"), arrive("a"), arrive("b")
+    heads = queue.heads(accounts.counter, {first.id, other.id})
+    assert heads.best() is second
+    assert queue.heads(accounts.counter, {first.id, second.id, other.id}).best() is None
+
+
+def test_of_tenants_that_are_level_the_first_to_come_is_first(accounts, queue, arrive):
+    later, sooner = arrive("a"), arrive("b")
+    later.arrival, sooner.arrival = 8, 3
+    assert best(accounts, queue) is sooner
+    charge(accounts, sooner.account, 1)
+    assert best(accounts, queue) is later
 
 
 def test_the_unknown_and_the_forgotten_cost_nothing(accounts, clock):

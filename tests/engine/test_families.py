@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from firelane.kv.states import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
 from tests.engine.driver import Driver
 from tests.engine.handed_over import HandedOver, handed_over
+from tests.engine.oracle import Recall
 from tests.models.covering import covering, options_and_recipes_of
 from tests.models.families import make_checkpoint
 from tests.models.oracle import load_oracle
@@ -61,7 +63,7 @@ class Collector:
         assert isinstance(frame, StepFrame), frame
         for started in frame.started:
             self.answers.setdefault(started.id, Answer()).cached = started.cached_tokens
-        for i, token in zip(frame.ids, frame.tokens, strict=True):
+        for i, token, _ in frame.each_token():
             self.answers[i].tokens.append(token)
         for entry in frame.logprobs:
             self.answers[entry.id].logprobs.append(entry)
@@ -77,13 +79,13 @@ def prompts() -> list[NDArray[np.int32]]:
 
 
 def waves() -> list[list[NewRequest]]:
-    """Of the requests; the last two begin like one of the others."""
+    """Return the requests in two waves; the last two prompts begin like one of the others."""
     sampling = Sampling(temperature=0.0, max_tokens=NEW_TOKENS, logprobs=5)
     sent = [NewRequest(id=i, prompt=p.tobytes(), sampling=sampling) for i, p in enumerate(prompts())]
     return [sent[:-2], sent[-2:]]
 
 
-def load(directory: Path, cache_dir: Path, **sizes: int) -> Executor:
+def load(directory: Path, cache_dir: Path, **sizes: Any) -> Executor:
     config = EngineConfig(
         model_dir=directory, backend="cpu", threads=2, kv_cache_bytes=8 << 20, cache_dir=cache_dir, **sizes
     )
@@ -106,14 +108,21 @@ def run(directory: Path, cache_dir: Path, **sizes: int) -> dict[int, Answer]:
     return channel.answers
 
 
-def run_handed_over(directory: Path, cache_dir: Path, **sizes: int) -> HandedOver:
-    """The same from two engines, one that prefills and one that decodes, in chunks of other sizes."""
+def run_handed_over(directory: Path, cache_dir: Path, answers: dict[int, Answer], **sizes: int) -> HandedOver:
+    """The same from two engines, one that prefills and one that decodes, in chunks of other sizes, and with
+    drafts."""
     chunks = sizes.pop("max_num_batched_tokens")
-    executors = [load(directory, cache_dir, max_num_batched_tokens=n, **sizes) for n in (chunks, 2 * chunks)]
-    with handed_over(*(Driver(executor, snapshots=SNAPSHOTS) for executor in executors)) as pair:
+    executors = [
+        load(directory, cache_dir, max_num_batched_tokens=n, speculative=kind, **sizes)
+        for n, kind in ((chunks, "off"), (2 * chunks, "ngram"))
+    ]
+    known = Recall({p.tobytes(): answers[i].tokens for i, p in enumerate(prompts())})
+    drivers = [Driver(executor, snapshots=SNAPSHOTS, proposer=known) for executor in executors]
+    with handed_over(*drivers) as pair:
         for wave in waves():
             pair.submit(*wave)
             pair.run()
+    assert known.drafted > NEW_TOKENS
     for executor in executors:
         executor.release()
     return pair
@@ -171,7 +180,7 @@ def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: st
         differing += check(answers[i], prompt, run_oracle(model, tokens), BOUNDS[dtype])
     assert differing <= (0 if dtype == "float32" else 4)
     assert answers[len(LENGTHS) - 1].tokens == answers[len(LENGTHS) + 1].tokens
-    check_handed_over(answers, run_handed_over(directory, kernel_cache, **sizes))
+    check_handed_over(answers, run_handed_over(directory, kernel_cache, answers, **sizes))
 
 
 def check_handed_over(answers: dict[int, Answer], pair: HandedOver) -> None:

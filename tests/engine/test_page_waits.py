@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, Window
-from firelane.engine.pages import page_fetcher, tier_reads
+from firelane.engine.pages import page_waits, tier_reads
 from firelane.engine.pages.page_waits import PageWaits
 from firelane.engine.sequences.prerequisites import Prerequisites, Waited
 from firelane.errors import RequestError
@@ -29,7 +29,7 @@ def patience(monkeypatch):
     """Enough on however slow a machine."""
     monkeypatch.setattr(tier_reads, "UNKNOWN_S", 60.0)
     for name in ("UNKNOWN_S", "LEAST_S", "MOST_S"):
-        monkeypatch.setattr(page_fetcher, name, 60.0)
+        monkeypatch.setattr(page_waits, name, 60.0)
 
 
 @contextmanager

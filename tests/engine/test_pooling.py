@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.engine.sequences.pooling import Pool
-from firelane.engine.sequences.sequence import Status
+from firelane.engine.sequences.sequence import Pool, Status
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
@@ -98,7 +97,7 @@ def test_abort(driver, request_of, embedding_of, turns):
 
 
 def test_preempted_while_it_prefills(driver, request_of, alone, embedding_of):
-    """What was summed before the preemption is not summed again."""
+    """Hidden states that were summed before the preemption are not summed again."""
     d = driver(num_blocks=10, max_num_batched_tokens=5, max_num_seqs=3, max_model_len=32)
     requests = [request_of(i, range(4), max_tokens=28) for i in (0, 1)]
     requests.append(request_of(2, range(12), pooling="mean"))

@@ -53,7 +53,8 @@ def test_one_yields_again_only_after_twice_what_it_lost(driver, request_of):
 
 @pytest.mark.parametrize(("weight", "victim"), [(0.3, None), (0.4, 103), (1.0, 103)])
 def test_a_tenant_yields_no_more_than_leaves_it_level(driver, request_of, weight, victim):
-    """Of four slots: three to one is as 1 to 1/3."""
+    """A flood with four slots gives one up where that leaves it level: three to one are the shares of the
+    weights 1 and 1/3."""
     d = driver()
     flood(d, request_of, 9, tenant="a")
     assert yields(d, waiting(d, request_of, tenant="b", weight=weight)) == victim

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from firelane.contract import Window
-from firelane.engine.pages import page_fetcher, pulls
+from firelane.engine.pages import page_waits, pulls
 from firelane.kv import SnapshotRule
 from firelane.kv.transfer.reader import StreamedCopy
 from tests.engine.handed_over import connected
@@ -22,9 +22,9 @@ from tests.engine.test_resume import VARIETIES, outcome
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """Enough on however slow a machine."""
-    monkeypatch.setattr(page_fetcher, "UNKNOWN_S", 60.0)
-    monkeypatch.setattr(page_fetcher, "LEAST_S", 60.0)
-    monkeypatch.setattr(page_fetcher, "MOST_S", 60.0)
+    monkeypatch.setattr(page_waits, "UNKNOWN_S", 60.0)
+    monkeypatch.setattr(page_waits, "LEAST_S", 60.0)
+    monkeypatch.setattr(page_waits, "MOST_S", 60.0)
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def test_a_late_pull_keeps_nobody_waiting(driver, request_of, alone, monkeypatch
         return take(*arguments)
 
     monkeypatch.setattr(StreamedCopy, "take", held_up)
-    monkeypatch.setattr(page_fetcher, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(page_waits, "UNKNOWN_S", 0.2)
     request = request_of(1, range(17))
     with pair(driver) as (source, reader_, transfers):
         source.submit(request_of(1, range(17)))
@@ -199,7 +199,7 @@ def test_no_more_pages_are_pulled_than_there_is_room_for(driver, request_of, alo
 
 
 def test_pages_come_while_the_prompt_is_computed(driver, request_of, monkeypatch):
-    """Of the last chunk alone some are left when the request goes on."""
+    """When the request goes on, only pages of the last chunk are left to pull."""
     monkeypatch.setattr(pulls, "AHEAD_POLL_S", 0.0)
     request = request_of(1, range(40), max_tokens=6)
     whole = driver()

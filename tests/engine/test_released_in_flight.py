@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from firelane.kv import SnapshotRule, WantedPage
-from firelane.kv.incoming import STATES
+from firelane.kv.pool import STATES
 
 SIZES = {"max_num_seqs": 6, "max_output_rows": 6, "state_bytes": 8, "num_snapshots": 30}
 WANTED = [WantedPage(0, b"n" * 16)]

@@ -1,4 +1,4 @@
-"""What an engine's rights depend on."""
+"""An engine gives up its rights step by step, as its config and its model allow."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from firelane.child_process import Replacements
 from firelane.engine.process import rights
 from firelane.engine_config import STORE_INDEX, EngineConfig
 from firelane.errors import CacheError
-from firelane.weights.gguf.index import NAME as GGUF_NAME
 from firelane.weights.gguf.index import VERSION, File, Index, write_index
+from firelane.weights.storage.files import GGUF_INDEX
 from firelane.weights.storage.fingerprint import FileStamp
 
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was given up, in place of doing so."""
+    """Note the rights that are given up, in place of giving them up."""
     found: list[Any] = []
     helper = type("Helper", (), {"connected": None, "check": lambda: None})
     monkeypatch.setattr(rights, "this_machine", lambda: "here")
@@ -113,10 +113,10 @@ def test_the_files_of_a_gguf_index_are_the_models(tmp_path: Path) -> None:
         directory.mkdir(parents=True)
         write_index(directory, Index(version=VERSION, files=[file]))
     cache = tmp_path / "cache"
-    assert rights._files_of_gguf(config(made, cache_dir=cache)) == [Path("/shelf/toy.gguf")]
-    assert rights._files_of_gguf(config(other, cache_dir=cache)) == []
-    assert rights._files_of_gguf(config(cache, cache_dir=cache)) == []
-    assert GGUF_NAME == rights.GGUF_INDEX
+    assert rights._files_of_gguf(made, cache) == [Path("/shelf/toy.gguf")]
+    assert rights._files_of_gguf(other, cache) == []
+    assert rights._files_of_gguf(cache, cache) == []
+    assert GGUF_INDEX == rights.GGUF_INDEX
 
 
 def test_what_closes_the_sandbox_has_started_no_threads() -> None:

@@ -1,4 +1,4 @@
-"""How the engine process waits, and how it takes its end."""
+"""The engine process waits for frames on its socket, and ends when it is told to."""
 
 from __future__ import annotations
 

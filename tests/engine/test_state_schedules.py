@@ -61,12 +61,16 @@ turns = st.tuples(
 )
 
 
-def follow_up(d, sent, which, new_tokens, request_of):
+def follow_up(d, sent, which, new_tokens, request_of, **fields):
     """A prompt that begins with all that an earlier request has been given."""
     before = sent[which % len(sent)]
     prompt = np.frombuffer(before.prompt, np.int32).tolist()
     return request_of(
-        len(sent), [*prompt, *d.tokens.get(before.id, []), *new_tokens], salt=before.salt, max_tokens=6
+        len(sent),
+        [*prompt, *d.tokens.get(before.id, []), *new_tokens],
+        salt=before.salt,
+        max_tokens=6,
+        **fields,
     )
 
 

@@ -1,11 +1,10 @@
-"""Where snapshots of recurrent states are made, and which prompts begin with one."""
+"""Snapshots of recurrent states are made at some boundaries of blocks, and some prompts begin with one."""
 
 from __future__ import annotations
 
 import pytest
 
 from firelane.contract import CAUSAL, NO_SNAPSHOT, ZERO_STATE, Window
-from firelane.errors import UsageError
 from firelane.kv import SnapshotRule
 from tests.engine.resume import resumed
 
@@ -279,8 +278,3 @@ def test_all_kinds_of_layers_agree_on_one_length(stateful, request_of, alone, ti
         d.run()
         assert d.cached[2] == 32
         assert d.tokens[2] == alone(request, 64, spans=d.limits.spans, has_state=True)[0]
-
-
-def test_drafts_are_refused(stateful):
-    with pytest.raises(UsageError, match="recurrent state cannot take back"):
-        stateful(speculates=True)

@@ -1,4 +1,4 @@
-"""What an engine tells of the time of its steps."""
+"""An engine reports the time of its short and its long steps."""
 
 from __future__ import annotations
 

@@ -90,3 +90,29 @@ def test_it_follows_a_change():
     for _ in range(100):
         model.note(1, 20e-3)
     assert model.tokens_within(1.5) == pytest.approx(1 + 511 * 10 / 492, rel=0.01)
+
+
+def test_the_share_of_one_more_token_is_the_least_slope_to_a_longer_step():
+    times = StepTimeModel()
+    assert times.share_of_one_more(1) == 0.0
+    for _ in range(8):
+        times.note(1, 0.010)
+        times.note(101, 0.030)
+    assert times.share_of_one_more(1) == pytest.approx(0.02)
+    times.note(5, 0.200)  # held up by something else
+    assert times.share_of_one_more(1) == pytest.approx(0.02)
+    for _ in range(8):
+        times.note(11, 0.011)
+    assert times.share_of_one_more(1) == pytest.approx(0.01)
+    assert times.share_of_one_more(101) == pytest.approx(1 / 101)
+    assert times.seconds(1) == pytest.approx(0.010)
+    assert times.seconds(40) == 0.0
+
+
+def test_the_time_that_a_step_is_likely_to_take():
+    model = noted(lambda n: 8e-3 + 30e-6 * n, [4, 64, 512])
+    times = [model.expected_s(tokens) for tokens in (1, 4, 34, 64, 512, 1024)]
+    assert times[:2] == [8e-3 + 30e-6 * 4] * 2
+    assert times[2] == pytest.approx(8e-3 + 30e-6 * 34)
+    assert times[3:] == [pytest.approx(8e-3 + 30e-6 * n) for n in (64, 512)] + [pytest.approx(2 * times[4])]
+    assert StepTimeModel().expected_s(100) == 0.0

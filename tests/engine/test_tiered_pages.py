@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, Window
-from firelane.engine.pages import page_fetcher, tier_reads
+from firelane.engine.pages import page_waits, tier_reads
 from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import AdmitReused, CachedMemory, HostTier, TierAdmission, TieredPages
@@ -23,7 +23,7 @@ def patience(monkeypatch):
     """Enough on however slow a machine."""
     monkeypatch.setattr(tier_reads, "UNKNOWN_S", 60.0)
     for name in ("LEAST_S", "MOST_S"):
-        monkeypatch.setattr(page_fetcher, name, 60.0)
+        monkeypatch.setattr(page_waits, name, 60.0)
 
 
 def page_bytes_of(d):
@@ -54,7 +54,7 @@ def with_host(driver, slots=256, *, admission=TierAdmission, tenant_slots=None, 
 
 
 def forget_pages(d, tiers):
-    """As if others had taken all pages since."""
+    """Forget all pages, so that it is as if others had taken them since."""
     tiers.settle()
     d.core.kv.forget()
     d.executor.kv.fill(-1)
@@ -301,7 +301,7 @@ def test_standby_gives_the_memory_back(driver, request_of):
 
 
 def test_a_tenants_pages_are_erased_everywhere(driver, request_of):
-    """Those that a running sequence uses are not found by others any more."""
+    """Pages that a running sequence uses stay, but others do not find them any more."""
     with with_host(driver) as (d, tiers, host):
         for i, tenant in enumerate(["a", "b"]):
             d.submit(request_of(i, range(17), tenant=tenant, salt=tenant.encode(), max_tokens=1))

@@ -7,6 +7,7 @@ import pytest
 import fuzz.target
 from fuzz.draw import Draw
 from fuzz.findings import Findings
+from fuzz.native_build import native_names
 from fuzz.target import CORPUS, BoundError, Target, find, names
 
 
@@ -23,7 +24,7 @@ def test_inputs_of_the_corpus(name):
 
 
 def test_no_corpus_is_of_nothing():
-    assert sorted(folder.name for folder in CORPUS.iterdir()) == sorted(names())
+    assert sorted(folder.name for folder in CORPUS.iterdir()) == sorted([*names(), *native_names()])
 
 
 def raising(error: Exception) -> Target:

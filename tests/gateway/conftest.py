@@ -92,12 +92,13 @@ def make_service(
     loop: asyncio.AbstractEventLoop, core: tokenizers.Tokenizer, model_dir: Path
 ) -> Iterator[Callable[..., Service]]:
     def make(*, recovery: Recovery | None = None, **changes: Any) -> Service:
-        """changes: of ModelConfig and of GatewayConfig."""
+        """changes: of ModelConfig and of GatewayConfig; `tokens`: another tokenizer than `core`."""
+        tokens = changes.pop("tokens", core)
         own: dict[str, Any] = {"model_dir": model_dir, "names": ("toy", "alias")}
         own |= {name: changes.pop(name) for name in MODEL_FIELDS & changes.keys()}
         values: dict[str, Any] = {"port": 0, "limits": HttpLimits(body_bytes=100_000)}
         config = GatewayConfig(models=(ModelConfig(**own),), **{**values, **changes})
-        return made.enter_context(contextlib.closing(Service(loop, core, config, recovery)))
+        return made.enter_context(contextlib.closing(Service(loop, tokens, config, recovery)))
 
     with contextlib.ExitStack() as made:
         yield make

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from firelane.engine.sequences.requests import check_generates
+from firelane.engine.sequences.sequence import check_generates
 from firelane.errors import RequestError
 from firelane.link.framing import FrameReader, encode
 from firelane.wire.frames import (
@@ -18,6 +18,7 @@ from firelane.wire.frames import (
     Embedding,
     EngineStats,
     Finished,
+    FinishReason,
     ForgetTenant,
     Forgotten,
     NewRequest,
@@ -30,7 +31,7 @@ from firelane.wire.frames import (
     ToEngine,
     TokenLogprobs,
 )
-from firelane.wire.repeats import restored
+from firelane.wire.submissions import restored
 
 
 @dataclass
@@ -45,7 +46,8 @@ class Running:
 @dataclass(repr=False)
 class FakeEngine:
     """`answer(prompt, sampling)` gives a request's tokens, repeated until its limit. One step per loop turn
-    unless `held`.
+    unless `held`. run_tokens: that one step gives a request, as an engine with drafts does; one with its
+    prompt. rejected_drafts: as in Finished.
     """
 
     answer: Callable[[list[int], Any], list[int]]
@@ -58,6 +60,7 @@ class FakeEngine:
     held: bool = False
     reject: str = ""
     reject_status: int = 400
+    reject_code: str = ""
     can_generate: bool = True
     elsewhere: bool = False
     submitted: list[NewRequest] = field(default_factory=list)
@@ -78,6 +81,8 @@ class FakeEngine:
         0.0,
     ]
     embedding_width: int = 4
+    run_tokens: int = 1
+    rejected_drafts: int = 0
 
     def connect(self) -> socket.socket:
         """The gateway's end of a fresh connection."""
@@ -148,7 +153,8 @@ class FakeEngine:
             if request.prefetch:
                 continue
             if self.reject:
-                self.send(Rejected(request.id, self.reject, self.elsewhere, self.reject_status))
+                refusal = self.elsewhere, self.reject_status, self.reject_code
+                self.send(Rejected(request.id, self.reject, *refusal))
                 continue
             try:
                 check_generates(request, can_generate=self.can_generate)
@@ -173,13 +179,13 @@ class FakeEngine:
             self.loop.call_soon(self.step_on)
 
     def step(self) -> None:
-        """One token for each running request."""
+        """One token for each running request, or `run_tokens`."""
         self.steps += 1
         rows = list(self.running.values())[: self.max_num_seqs]
-        frame = StepFrame(self.steps, [], [], [], [], [], EngineStats(), [])
+        frame = StepFrame(self.steps, [], [], [], [], [], EngineStats(), [], [])
         for row in rows:
             self._advance(row, frame)
-        self.generated += len(frame.ids)
+        self.generated += len(frame.tokens)
         stats = EngineStats(
             running=len(self.running),
             kv_used_blocks=5,
@@ -200,12 +206,14 @@ class FakeEngine:
                     frame.logprobs,
                     stats,
                     frame.embeddings,
+                    frame.counts if self.run_tokens > 1 else [],
                 )
             )
         )
 
     def _advance(self, row: Running, frame: StepFrame) -> None:
         request, sampling = row.request, row.request.sampling
+        most = 1 if not row.begun or request.most_drafted == 0 else self.run_tokens
         if not row.begun:
             row.begun = True
             frame.started.append(Started(request.id, self.cached_tokens, self.age_s, *self.restored_tokens))
@@ -218,17 +226,27 @@ class FakeEngine:
             frame.finished.append(Finished(request.id, "stop"))
             del self.running[request.id]
             return
+        frame.ids.append(request.id)
+        frame.counts.append(0)
+        while frame.counts[-1] < most and request.id in self.running:
+            self._draw(row, frame)
+
+    def _draw(self, row: Running, frame: StepFrame) -> None:
+        request, sampling = row.request, row.request.sampling
         token = row.answer[row.sent % len(row.answer)]
         row.sent += 1
-        frame.ids.append(request.id)
+        frame.counts[-1] += 1
         frame.tokens.append(token)
         if sampling.logprobs >= 0:
             position = len(row.prompt) + row.sent - 1
             frame.logprobs.append(self._report(request.id, position, token, sampling.logprobs))
         stop = token in sampling.stop_token_ids and row.sent > sampling.min_tokens
         if stop or row.sent >= sampling.max_tokens:
-            frame.finished.append(Finished(request.id, "stop" if stop else "length"))
+            frame.finished.append(self._end_of(request, "stop" if stop else "length"))
             del self.running[request.id]
+
+    def _end_of(self, request: NewRequest, reason: FinishReason) -> Finished:
+        return Finished(request.id, reason, rejected_drafts=self.rejected_drafts)
 
     def _report(self, request_id: int, position: int, token: int, top: int) -> TokenLogprobs:
         tops = [(token + i) % self.vocab_size for i in range(top)]

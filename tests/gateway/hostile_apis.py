@@ -21,7 +21,7 @@ from tests.gateway.hostile_grammars import EITHER, REFUSED, SCHEMAS, TAKEN
 
 
 def items() -> Iterator[Case]:
-    """Of /v1/responses."""
+    """Yield cases of /v1/responses."""
     output = {"type": "function_call_output", "call_id": "c", "output": "x"}
     taken = ("call of text", "status", "encrypted")  # history is taken as it is
     odd: dict[str, Any] = {
@@ -42,7 +42,7 @@ def items() -> Iterator[Case]:
 
 
 def blocks() -> Iterator[Case]:
-    """Of /v1/messages and its sibling."""
+    """Yield cases of /v1/messages and of /v1/messages/count_tokens."""
     used = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
     deep: Any = "x"
     for _ in range(50):
@@ -68,7 +68,7 @@ def blocks() -> Iterator[Case]:
 
 
 def ollama() -> Iterator[Case]:
-    """Of Ollama's API."""
+    """Yield cases of Ollama's API."""
     yield from _ollama_options()
     yield from _ollama_messages()
     yield from _ollama_paths()

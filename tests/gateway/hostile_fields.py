@@ -12,6 +12,7 @@ OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED = "/api/chat", "/api/generate", "/api
 OLLAMA_PATHS = (OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED)
 SCORE, RERANK = "/v1/score", "/v1/rerank"
 RENDER_CHAT, RENDER = "/v1/chat/completions/render", "/v1/completions/render"
+NATIVE, INFILL, TEMPLATE = "/completion", "/infill", "/apply-template"
 USER = [{"role": "user", "content": "x"}]
 GOOD: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 2},
@@ -29,6 +30,8 @@ GOOD: dict[str, dict[str, Any]] = {
     RERANK: {"query": "x", "documents": ["y"]},
     RENDER_CHAT: {"messages": USER},
     RENDER: {"prompt": "x"},
+    NATIVE: {"prompt": "x", "n_predict": 2},
+    TEMPLATE: {"messages": USER},
 }
 TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, MESSAGES, RUN)
 
@@ -242,6 +245,16 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
         "x": [1],
     },
     RENDER_CHAT: {"messages": [[], "x", [{"role": "robot"}]], "temperature": [3], "x": [1]},
+    NATIVE: {
+        "prompt": [None, 1, {}, [], ["a", "b"], [[1], [2]], [10**6], [-1]],
+        "n_predict": [-3, 1.5, 2**31],
+        "n_cmpl": [0, 2],
+        "n_probs": [-1, 21, "a"],
+        "response_fields": ["x", [1], ["x"] * 65],
+        "t_max_predict_ms": ["a", 1e300],
+        "mirostat": [1],
+    },
+    TEMPLATE: {"messages": [None, [], "x", [{"role": "robot"}]]},
     RENDER: {"prompt": [None, [], [10**6 * 10**6], ["a", 1]], "x": [1]},
     TOKENIZE: {"prompt": [None, 1, [], {}], "messages": [USER, [], 1], "model": ["another"], "x": [1]},
     DETOKENIZE: {"tokens": [None, 1, "x", ["a"], [-1], [2**31], [2**64], [0.5], [[1]]], "x": [1]},

@@ -1,28 +1,16 @@
 from __future__ import annotations
 
 import pytest
+from admission_support import QUEUE, SEATS, Exchange
 from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.errors import EngineDeadError, QueueFullError, RequestError
-from firelane.gateway.http.exchange import Request
 from firelane.gateway.requests.admission import AdmissionController, Reservation
-from firelane.gateway.requests.usage_log import UsageLog
-from firelane.gateway.tenants.prices import Prices
+from firelane.gateway.requests.usage_log import Prices, UsageLog
+from firelane.gateway.tenants.counts import LocalCounts
 from firelane.gateway.tenants.registry import NoAuth
-from firelane.gateway.tenants.tenant import Tenant
 from firelane.telemetry.metrics import Registry
-
-SEATS, QUEUE = 8, 40
-
-
-class Exchange:
-    extra_headers = b""
-
-    def __init__(self, tenant: str, background: bool = False) -> None:
-        self.request = Request()
-        self.request.tenant = Tenant(name=tenant)
-        self.request.background = background
 
 
 def make(queue: int = QUEUE) -> AdmissionController:
@@ -35,7 +23,7 @@ def admit(admission: AdmissionController, sequences: int, tenant: str, backgroun
 
 
 def fill(admission: AdmissionController, tenant: str) -> int:
-    """How many single sequences of a tenant get in."""
+    """Admit single sequences of a tenant until the queue is full; return how many got in."""
     count = 0
     while True:
         try:
@@ -46,20 +34,59 @@ def fill(admission: AdmissionController, tenant: str) -> int:
 
 
 def test_a_flood_leaves_places_to_others():
+    """The flood ends where 8 times what is free is less than it has: 8 * 5 < 43. So does the second tenant,
+    with 5; one that has nothing yet is admitted while there is room at all."""
     admission = make()
-    first = fill(admission, "flood")
-    assert SEATS + QUEUE // 2 < first < SEATS + QUEUE
-    assert fill(admission, "other") >= 2
-    assert fill(admission, "third") >= 1
+    assert fill(admission, "flood") == 42
+    with pytest.raises(QueueFullError, match="tenant flood has 42 sequences here"):
+        admit(admission, 1, "flood")
+    assert fill(admission, "other") == 5
+    assert fill(admission, "third") == 1
+    with pytest.raises(QueueFullError, match=r"the queue is full \(40 waiting requests\)"):
+        admit(admission, 1, "fourth")
+
+
+def test_what_a_flood_may_have_is_counted_in_sequences():
+    admission = make()
+    admit(admission, 30, "flood")
+    with pytest.raises(QueueFullError, match="tenant flood has 30 sequences here"):
+        admit(admission, 13, "flood")
+    admit(admission, 12, "flood")
+    assert (admission.held, fill(admission, "flood")) == (42, 0)
+
+
+def test_a_flood_may_have_exactly_its_share_of_what_is_free():
+    """The 40th leaves 5 free, and 8 * 5 is 40."""
+    admission = make()
+    admit(admission, 3, "other")
+    assert fill(admission, "flood") == 40
 
 
 def test_an_open_server_uses_all_of_it():
     assert fill(make(), "") == SEATS + QUEUE
 
 
+def test_tenants_of_another_model_are_others():
+    """Models share the counts; what a tenant has of one is not held against it at another."""
+    counts, models = LocalCounts(), []
+    for model in ("a", "b"):
+        usage = UsageLog(Registry(), Prices(None), lambda: 0.0)
+        models.append(AdmissionController(NoAuth(), usage, QUEUE, 60.0, model=model, counts=counts))
+    assert [fill(admission, "flood") for admission in models] == [42, 42]
+
+
 def test_idle_seats_are_for_anyone():
     admission = make(queue=0)
     assert fill(admission, "flood") == SEATS
+
+
+def test_many_idle_seats_are_for_anyone_however_short_the_queue_is():
+    admission, seats = make(queue=2), 100
+    for _ in range(seats):
+        admission.reserve(Exchange("flood"), 1, seats)
+    with pytest.raises(QueueFullError, match="tenant flood has 100 sequences here"):
+        admission.reserve(Exchange("flood"), 1, seats)
+    admission.reserve(Exchange("other"), 1, seats)
 
 
 def test_one_large_request_gets_in_where_there_is_room():
@@ -120,6 +147,24 @@ def test_background_work_takes_idle_seats_and_no_room_from_clients():
     for reservation in held:
         reservation.release()
     assert admission.background == 0
+
+
+def test_background_work_leaves_the_seats_that_clients_have():
+    admission = make()
+    admit(admission, 3, "a")
+    held = [admit(admission, 1, "b", background=True) for _ in range(5)]
+    with pytest.raises(QueueFullError, match="no seat is idle"):
+        admit(admission, 1, "b", background=True)
+    held.pop().release()
+    assert (admission.held, admission.background) == (3, 4)
+    admit(admission, 2, "b", background=True)
+    assert (admission.held, admission.background) == (3, 6)
+
+
+def test_background_work_that_has_never_room_is_refused_as_such():
+    admit(make(), SEATS + QUEUE, "b", background=True)
+    with pytest.raises(RequestError, match="at most 48"):
+        admit(make(), SEATS + QUEUE + 1, "b", background=True)
 
 
 def test_nothing_is_admitted_while_draining():

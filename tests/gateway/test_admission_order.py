@@ -185,7 +185,7 @@ def test_an_engine_that_dies_while_a_prompt_is_tokenised(service, monkeypatch, p
 
 
 def test_a_link_that_refuses_leaves_nothing_of_the_request(service, monkeypatch):
-    """As when the engine dies between the check and the submission."""
+    """An engine may die between the check and the submission."""
     from firelane.errors import EngineDeadError
 
     calls = []

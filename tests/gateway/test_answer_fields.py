@@ -228,9 +228,7 @@ def test_refused_by_name(service, fields, param):
 
 HINTS = {
     "verbosity": "low",
-    "prediction": {"type": "content", "content": "x"},
     "web_search_options": {},
-    "priority": -1,
     "service_tier": "flex",
     "thinking": {"type": "disabled"},
     "keep_alive": "5m",

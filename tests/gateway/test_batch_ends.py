@@ -1,4 +1,4 @@
-"""How batches end, and what a server that ends leaves to the next one."""
+"""Batches end in several ways, and a server that ends leaves its batches to the next one."""
 
 from __future__ import annotations
 

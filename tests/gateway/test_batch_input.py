@@ -1,4 +1,4 @@
-"""What is wrong with an input file, by line."""
+"""Mistakes in a batch's input file are told by line."""
 
 from __future__ import annotations
 

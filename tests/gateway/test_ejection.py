@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link import delivery
 from firelane.gateway.engines.link.delivery import Delivery
 from firelane.gateway.engines.recovery.ejection import NoEjection, OutlierEjection, OutlierRule, Wait
-from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.wire.frames import EngineStats, NewRequest, Sampling, Started, StepFrame
 
 RULE = OutlierRule()
@@ -166,7 +166,7 @@ class Sink:
     def on_started(self, cached_tokens, planned_s):
         pass
 
-    def on_token(self, token, now_s):
+    def on_tokens(self, tokens, now_s):
         pass
 
 

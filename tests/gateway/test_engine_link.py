@@ -11,7 +11,7 @@ from firelane.gateway.config import HttpLimits
 from firelane.link.framing import encode
 from firelane.wire import submissions
 from firelane.wire.frames import Finished, Grammar, NewRequest, Sampling
-from firelane.wire.repeats import restored
+from firelane.wire.submissions import restored
 
 
 def test_another_engine_takes_the_place_of_one_that_still_holds_requests(service):
@@ -120,7 +120,7 @@ class BrokenSink:
         return call
 
 
-@pytest.mark.parametrize("broken", ["on_started", "on_logprobs", "ending", "on_token", "on_end"])
+@pytest.mark.parametrize("broken", ["on_started", "on_logprobs", "ending", "on_tokens", "on_end"])
 def test_a_defect_in_one_sink_leaves_the_others(service, broken):
     service.run(setattr, service.engine, "held", True)
     sinks = [BrokenSink(broken), BrokenSink(None)]
@@ -133,7 +133,7 @@ def test_a_defect_in_one_sink_leaves_the_others(service, broken):
     service.run(service.engine.step)
     service.wait_for(lambda: "on_end" in sinks[1].calls)
     assert sinks[0].calls[-1] == "on_failed"
-    assert sinks[1].calls == ["on_started", "on_logprobs", "ending", "on_token", "on_end"]
+    assert sinks[1].calls == ["on_started", "on_logprobs", "ending", "on_tokens", "on_end"]
     assert service.link.in_flight == 0
 
 

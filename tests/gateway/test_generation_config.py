@@ -1,4 +1,4 @@
-"""What a model's files say of sampling and of ends reaches the engine."""
+"""The defaults for sampling and for ends in a model's files reach the engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HEADER = {"x-sampling-defaults": "llama.cpp"}
     ],
 )
 def test_values_that_nobody_names(service, path, body, headers, expected):
-    """Of a model whose author advises nothing."""
+    """The author of this model advises nothing."""
     answer = service.http.post(path, json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     drawn = service.engine.submitted[-1].sampling

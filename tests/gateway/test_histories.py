@@ -1,4 +1,4 @@
-"""What any API gives out is taken back by it, and what other servers have made ends no conversation."""
+"""Every API takes back what any API gives out, and items that other servers made end no conversation."""
 
 from __future__ import annotations
 

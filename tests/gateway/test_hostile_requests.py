@@ -14,11 +14,11 @@ from tests.gateway.hostile_fields import CHAT, GOOD
 from tests.gateway.hostile_requests import GROUPS, Case
 
 LONGEST_S = 5.0
-"""Of this process' time on a processor."""
+"""The longest that a case may take, in seconds of this process' CPU time."""
 
 
 def complaint(case: Case, answer: httpx.Response, took_s: float) -> str | None:
-    """What is wrong with an answer."""
+    """Return what is wrong with an answer, or None."""
     if answer.status_code not in case.right:
         return f"{case.name}: {answer.status_code}, not {sorted(case.right)}: {answer.text[:200]}"
     if took_s > LONGEST_S:
@@ -33,7 +33,7 @@ def complaint(case: Case, answer: httpx.Response, took_s: float) -> str | None:
 
 
 def _message(body: Any) -> str:
-    """Of an error in any API's form."""
+    """Return the message of an error in any API's form."""
     error = body["errors"][0] if "errors" in body else body["error"]
     return error if isinstance(error, str) else error["message"]
 

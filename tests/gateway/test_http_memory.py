@@ -1,5 +1,5 @@
-"""What one connection may hold in memory, and how long: on a transport that the client reads as it is told
-to, and a clock that stands still.
+"""A connection holds limited memory for a limited time. The transport is one that the client reads as it is
+told to, and the clock stands still.
 """
 
 from __future__ import annotations

@@ -6,11 +6,15 @@ import itertools
 
 from test_policies import LONG, Engine, engines, flight, prompt, send
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing import long_prompts
-from firelane.gateway.engines.routing.least_time import LeastTime
-from firelane.gateway.engines.routing.long_prompts import LOOK, LongPrompts
-from firelane.gateway.engines.routing.output_lengths import FIRST_TOKENS, OutputLengths
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routing import least_time
+from firelane.gateway.engines.routing.least_time import (
+    FIRST_TOKENS,
+    LOOK,
+    LeastTime,
+    LongPrompts,
+    OutputLengths,
+)
 from firelane.wire.frames import NewRequest, Sampling
 from firelane.wire.page_names import PAGE_TOKENS
 
@@ -79,7 +83,7 @@ def test_lengths_of_outputs_are_means_by_tenant():
 
 
 def test_tenants_that_were_away_longest_are_forgotten(monkeypatch):
-    monkeypatch.setattr("firelane.gateway.engines.routing.output_lengths.MOST_TENANTS", 2)
+    monkeypatch.setattr("firelane.gateway.engines.routing.least_time.MOST_TENANTS", 2)
     lengths = OutputLengths()
     for tenant in "abc":
         lengths.ended(request(1, tenant=tenant), 7)
@@ -97,7 +101,7 @@ def test_the_longest_hundredth_is_long_where_it_is_much_of_the_work():
 
 
 def test_long_prompts_wait_for_each_other_and_nobody_for_them(monkeypatch):
-    monkeypatch.setattr(long_prompts, "LEAST_WORK", 0.05)
+    monkeypatch.setattr(least_time, "LEAST_WORK", 0.05)
     policy, some = LeastTime(), engines(0, 0, 0, 0)
     for i in range(2 * LOOK):
         send(policy, request(40_000 if i % 100 == 99 else 4000), some)

@@ -1,4 +1,4 @@
-"""What Retry-After says while a model loads."""
+"""Retry-After estimates how long a model still loads."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.engine.sequences.requests import NO_HEAD
+from firelane.engine.sequences.sequence import NO_HEAD
 from tests.gateway.test_constraints_everywhere import BODIES, EVERYWHERE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from firelane.gateway.engines.link.outbox import Outbox
+from firelane.gateway.engines.link.connection import Outbox
 from firelane.wire.frames import Abort, NewRequest, Sampling, Submit
 from firelane.wire.submissions import SUBMIT_BYTES
 
@@ -39,6 +39,18 @@ def test_of_one_turn_travels_together_requests_before_aborts():
         Abort([7, 8]),
         Submit([request(3)]),
     ]
+
+
+def test_a_request_that_comes_back_is_not_ended_by_the_abort_of_its_time_before():
+    """The engine would end the new one, and its gateway would take that for the end of the engine."""
+
+    def turn(outbox):
+        outbox.submit(request(1))
+        outbox.abort(7)
+        outbox.submit(request(7))
+        outbox.abort(8)
+
+    assert sent_in_turns(turn) == [Submit([request(1)]), Abort([7]), Submit([request(7)]), Abort([8])]
 
 
 def test_what_was_flushed_is_sent_once():

@@ -61,7 +61,8 @@ def test_text_is_never_parsed_as_html():
 
 
 def test_links_of_answers_are_made_in_one_place():
-    """Where their protocol is checked. Files to save are the other use of an address."""
+    """The module that checks their protocol, inline.js, alone makes links of answers; library.js uses an
+    address to save files."""
     assert [name for name in SCRIPTS if re.search(r"\bhref\b", PAGE[name])] == ["inline.js", "library.js"]
 
 

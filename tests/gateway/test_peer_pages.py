@@ -13,10 +13,9 @@ from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.gateway.config import ModelConfig
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing.load import TenantLoad
-from firelane.gateway.engines.routing.peer_pages import SharedPages
-from firelane.gateway.engines.routing.routing import Router
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import TenantLoad
+from firelane.gateway.engines.routing.routing import Router, SharedPages
 from firelane.options import fields
 from firelane.server.options.engine import engine_config, engine_options
 from firelane.sources.resolve import EMBEDDED

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing.load import TenantLoad
+from firelane.gateway.config.model import ROUTING
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import TenantLoad
 from firelane.gateway.engines.routing.page_record import LEAST_PAGES, PageRecord
 from firelane.gateway.engines.routing.policies import (
     GATE_TOKENS,
@@ -20,7 +21,6 @@ from firelane.gateway.engines.routing.policies import (
     SessionAffinity,
 )
 from firelane.gateway.engines.routing.routing import POLICIES
-from firelane.gateway.routing_names import ROUTING
 from firelane.wire.frames import NewRequest, Sampling
 from firelane.wire.page_names import PAGE_TOKENS, page_names
 

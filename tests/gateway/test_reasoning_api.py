@@ -85,13 +85,33 @@ def test_thinking_off(make):
     assert prompt_text(service).endswith("<think>\n\n</think>\n\n")
 
 
-@pytest.mark.parametrize("template", [QWEN, DEEPSEEK])
-def test_a_constraint_leaves_no_room_for_reasoning(make, template):
-    service = make(template, "yes")
-    answer = chat(service, guided_choice=["yes", "no"])
-    assert answer["choices"][0]["message"]["content"] == "yes"
-    assert "reasoning_content" not in answer["choices"][0]["message"]
+@pytest.mark.parametrize(
+    ("template", "text"), [(QWEN, "<think>hm</think>\n\nyes"), (DEEPSEEK, "hm</think>\n\nyes")]
+)
+def test_a_constraint_holds_behind_the_reasoning(make, template, text):
+    service = make(template, text)
+    message = chat(service, guided_choice=["yes", "no"])["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("hm", "yes")
+    assert not prompt_text(service).endswith("</think>\n\n")
+    assert service.engine.submitted[-1].grammar.before.startswith("before: ")
+
+
+@pytest.mark.parametrize("off", [{"reasoning_effort": "none"}, {"reasoning": {"enabled": False}}], ids=str)
+def test_reasoning_that_is_off_stays_off_before_a_constraint(make, off):
+    service = make(QWEN, "yes")
+    message = chat(service, guided_choice=["yes", "no"], **off)["choices"][0]["message"]
+    assert message["content"] == "yes"
+    assert "reasoning_content" not in message
     assert prompt_text(service).endswith("<think>\n\n</think>\n\n")
+    assert service.engine.submitted[-1].grammar.before == ""
+
+
+@pytest.mark.parametrize("held", [{"bad_words": ["no"]}, {"allowed_token_ids": [5, 6]}], ids=str)
+def test_what_holds_for_every_token_leaves_no_room_for_reasoning(make, held):
+    service = make(QWEN, "yes")
+    assert chat(service, **held)["choices"][0]["message"]["content"] == "yes"
+    assert prompt_text(service).endswith("<think>\n\n</think>\n\n")
+    assert service.engine.submitted[-1].grammar.before == ""
 
 
 def test_effort_goes_to_a_template_that_knows_it(make):

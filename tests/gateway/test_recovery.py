@@ -203,6 +203,45 @@ def test_a_request_that_waits_too_long_for_an_engine_fails(service, monkeypatch)
     assert service.link.in_flight == 0
 
 
+def test_a_request_without_an_engine_is_refused_when_its_time_is_over(service, monkeypatch):
+    """One that has begun waits on: a part of its answer is out."""
+    monkeypatch.setattr(parked, "TICK_S", 0.01)
+    kill(service)
+    body = {"prompt": "say", "deadline_ms": 40}
+    refused = service.http.post("/v1/completions", json=body)
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "deadline_unreachable"
+    assert service.link.in_flight == 0
+
+
+def test_a_request_that_has_begun_goes_on_though_its_time_is_over(service, monkeypatch):
+    monkeypatch.setattr(parked, "TICK_S", 0.01)
+    answer = begin(service, "/v1/completions", {"prompt": "say", "deadline_ms": 600_000}, steps=2)
+    flight = next(iter(service.link.links[0]._delivery.flights.values()))
+    flight.due_s = 0.0
+    kill(service)
+    revive(service)
+    assert answer().status_code == 200
+    assert answer().json()["choices"][0]["text"] == TEXT
+
+
+def test_the_most_urgent_goes_first_when_an_engine_is_there_again(service):
+    kill(service)
+    urgencies = [(0, 0), (0, 60_000), (3, 50_000), (-1, 0), (0, 0), (0, 50_000)]
+    for number, (priority, deadline_ms) in enumerate(urgencies):
+        request = NewRequest(
+            id=service.link.next_id(),
+            prompt=b"\1\0\0\0",
+            sampling=Sampling(seed=number),
+            priority=priority,
+            deadline_ms=deadline_ms,
+        )
+        service.run(service.link.submit, request, Heard())
+    revive(service, held=True)
+    service.wait_for(lambda: len(service.engine.submitted) == len(urgencies))
+    assert [one.sampling.seed for one in service.engine.submitted] == [3, 5, 1, 0, 4, 2]
+
+
 def test_a_request_that_kills_engines_fails_alone(service):
     """The poisonous one dies at the same place again; the other one gets on between the deaths, waits while
     the first one has an engine alone, and ends."""
@@ -329,9 +368,9 @@ class Heard:
     def __getattr__(self, name):
         return lambda *_: self.calls.append(name)
 
-    def on_token(self, token, _):
-        self.calls.append("on_token")
-        self.tokens.append(token)
+    def on_tokens(self, tokens, _):
+        self.calls.append("on_tokens")
+        self.tokens += tokens
 
 
 def test_several_tokens_in_one_frame(service):
@@ -350,6 +389,7 @@ def test_several_tokens_in_one_frame(service):
     service.run(service.engine.send, frame)
     service.wait_for(lambda: "on_end" in sinks[0].calls)
     assert sinks[0].calls == [
-        *("on_logprobs", "on_logprobs", "on_token", "on_logprobs", "ending", "on_token", "on_end")
+        *("on_logprobs", "hold", "on_logprobs", "on_tokens", "on_logprobs", "ending", "on_tokens"),
+        *("release", "on_end"),
     ]
     assert (sinks[0].tokens, sinks[1].calls) == ([7, 8], [])

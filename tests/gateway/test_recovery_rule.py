@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.errors import EngineDeadError
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.recovery import recovery
-from firelane.gateway.engines.recovery.in_flight import InFlight
 from firelane.gateway.engines.recovery.recovery import PROGRESS_TOKENS, Death, NoRecovery, Resume
 from firelane.wire.frames import NewRequest, Sampling
 

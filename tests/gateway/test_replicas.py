@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_engine import FakeEngine
+from replica_scene import ANSWER, Sink, play, until, work
 
 from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
-from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.recovery.recovery import (
     MOST_LOSSES,
     PROGRESS_TOKENS,
@@ -18,114 +17,7 @@ from firelane.gateway.engines.recovery.recovery import (
     Resume,
 )
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.engines.routing.page_record import PageRecord
-from firelane.gateway.engines.routing.policies import PageAware
-from firelane.gateway.engines.routing.routing import Router
-from firelane.wire.cache_events import PageChanges, numbers_bytes
 from firelane.wire.frames import EngineStats, NewRequest, Sampling
-from firelane.wire.page_names import PAGE_TOKENS, page_names
-
-ANSWER = list(range(10, 40))
-
-
-class Sink:
-    def __init__(self):
-        self.tokens = []
-        self.ended = False
-        self.error = None
-        self.started = 0
-
-    def on_started(self, *_):
-        self.started += 1
-
-    def on_token(self, token, _):
-        self.tokens.append(token)
-
-    def on_logprobs(self, entry):
-        pass
-
-    def on_waiting(self):
-        pass
-
-    def ending(self, reason):
-        pass
-
-    def on_end(self):
-        self.ended = True
-
-    def on_failed(self, error):
-        self.error = error
-
-
-class Scene:
-    """Two fake engines, stepped by hand, behind one ReplicaSet."""
-
-    def __init__(self, recovery=None, count=2, router=None):
-        self.set = ReplicaSet(recovery=recovery or Resume(), router=router)
-        self.links, self.engines = [], []
-        for i in range(count):
-            self.add(str(i))
-
-    def add(self, name):
-        self.links.append(EngineLink(name=name))
-        self.engines.append(FakeEngine(lambda *_: ANSWER, 100, held=True))
-        self.set.add(self.links[-1])
-
-    async def bring_up(self, index, **changes):
-        link, engine = self.links[index], self.engines[index]
-        await link.attach(engine.connect())
-        engine.send(engine.ready(**changes))
-        await until(lambda: link.state is not LinkState.STARTING)
-
-    async def submit(self, tokens=4, prompt=b"", **sampling):
-        sink = Sink()
-        request = NewRequest(
-            id=self.set.next_id(),
-            prompt=prompt or b"\1\0\0\0" * tokens,
-            sampling=Sampling(**{"max_tokens": len(ANSWER)} | sampling),
-        )
-        self.set.submit(request, sink)
-        await asyncio.sleep(0.002)
-        return request.id, sink
-
-    def where(self):
-        return [sorted(engine.running) for engine in self.engines]
-
-    async def finish(self, *sinks):
-        while not all(sink.ended for sink in sinks):
-            for engine in self.engines:
-                if engine.sock is not None and engine.sock.fileno() >= 0 and engine.running:
-                    engine.step()
-            await asyncio.sleep(0.001)
-
-    def close(self):
-        self.set.close()
-        for engine in self.engines:
-            if engine.sock is not None:
-                engine.die()
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def play(scenario, **options):
-    async def run():
-        scene = Scene(**options)
-        for i in range(len(scene.links)):
-            await scene.bring_up(i)
-        try:
-            await asyncio.wait_for(scenario(scene), 120)
-        finally:
-            scene.close()
-
-    asyncio.run(run())
-
-
-def work(link):
-    return link.prefill_tokens + link.sequences
 
 
 def test_a_request_goes_to_the_engine_with_the_least_work():
@@ -225,7 +117,7 @@ def test_an_engine_of_another_model_is_not_mixed_in():
 
 
 def test_an_engine_is_replaced_under_its_requests():
-    """Those that have not begun leave at once, the others when they are moved; late tokens do not count."""
+    """Requests that have not begun leave at once, others when they are moved; late tokens do not count."""
 
     async def scenario(scene):
         _, begun = await scene.submit()
@@ -293,9 +185,6 @@ def test_without_engines_it_says_so():
         empty.submit(NewRequest(id=1, prompt=b"", sampling=Sampling()), Sink())
 
 
-LONG = b"\7\0\0\0" * (4 * PAGE_TOKENS)
-
-
 def test_the_first_engine_is_waited_for_where_another_process_starts_it():
     async def scenario(scene):
         assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
@@ -336,101 +225,15 @@ def test_a_first_engine_that_dies_is_followed_by_another_one(recovery, state):
     play(scenario, count=0, recovery=recovery)
 
 
-async def tell(scene, index, stored=(), removed=(), **changes):
-    """Pages of an engine, as far as the gateway knows them then."""
-    engine, heard = scene.engines[index], len(scene.told)
-    engine.send(PageChanges(numbers_bytes(stored), numbers_bytes(removed), **changes))
-    await until(lambda: len(scene.told) > heard)
-
-
-class TellingRouter(Router):
-    """Remembers that it was told."""
-
-    def __init__(self, told):
-        record = PageRecord()
-        super().__init__(PageAware(record), PageAware(record), records=[record])
-        self._told = told
-
-    def on_pages(self, engine, frame):
-        super().on_pages(engine, frame)
-        self._told.append(frame)
-
-
-def play_telling(scenario):
-    told = []
-
-    async def telling(scene):
-        scene.told = told
-        await scenario(scene)
-
-    play(telling, router=TellingRouter(told))
-
-
-def test_requests_go_where_engines_say_that_pages_are_and_not_where_they_were():
-    async def scenario(scene):
-        names = page_names(b"", LONG)
-        await tell(scene, 1, names, is_whole=True)
-        for _ in range(2):
-            await scene.submit(prompt=LONG)
-        assert [len(ids) for ids in scene.where()] == [0, 2]
-        await tell(scene, 0, names, is_whole=True)
-        await tell(scene, 1, removed=names)
-        await scene.submit(prompt=LONG)
-        assert [len(ids) for ids in scene.where()] == [1, 2]
-
-    play_telling(scenario)
-
-
-def test_an_engine_that_starts_again_has_what_it_says_then():
-    async def scenario(scene):
-        names = page_names(b"", LONG)
-        await tell(scene, 1, names, is_whole=True)
-        scene.engines[1].die()
-        await until(lambda: scene.links[1].state is LinkState.DEAD)
-        await scene.bring_up(1, pid=77)
-        await tell(scene, 0, names[:1], is_whole=True)
-        await scene.submit(prompt=LONG)
-        assert [len(ids) for ids in scene.where()] == [1, 0]
-        await tell(scene, 1, names, is_whole=True)
-        await scene.submit(prompt=LONG)
-        assert [len(ids) for ids in scene.where()] == [1, 1]
-
-    play_telling(scenario)
-
-
-def test_engines_are_asked_for_their_pages_by_policies_that_want_them():
-    async def follows(scene):
-        await until(lambda: all(engine.tells_pages for engine in scene.engines))
-
-    async def does_not(scene):
-        await scene.submit()
-        await until(lambda: any(engine.submitted for engine in scene.engines))
-        assert not any(engine.tells_pages for engine in scene.engines)
-
-    for name, scenario in (("page-aware", follows), ("least-time", follows), ("least-tokens", does_not)):
-        play(scenario, router=Router.of(name))
-
-
-def test_a_lone_engine_is_not_asked_for_its_pages_until_there_is_another():
-    async def scenario(scene):
-        (one,) = scene.engines
-        await scene.submit()
-        await until(lambda: one.submitted)
-        assert not one.tells_pages
-        scene.add("1")
-        await scene.bring_up(1)
-        await until(lambda: one.tells_pages and scene.engines[1].tells_pages)
-
-    play(scenario, count=1, router=Router.of("page-aware"))
-
-
 def test_a_suspect_that_is_accused_has_one_of_two_engines_alone():
-    """What that engine had goes to the other one, which takes what is new, too, until the trial is over."""
+    """The other engine takes over the requests of the suspect's engine, and all new ones, until the trial is
+    over."""
 
     async def scenario(scene):
         made = [await scene.submit() for _ in range(4)]
         accused = next(iter(scene.engines[0].running))
         flight = scene.links[0]._delivery.flights[accused]
+        scene.set.deaths += 1  # after which it is asked how trials go on
         scene.set._parked.accuse(scene.links[0].take_back(1))
         scene.set._parked.try_next()
         await until(lambda: [accused] in scene.where())

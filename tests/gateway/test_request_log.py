@@ -1,4 +1,4 @@
-"""What the log says of requests, and what it never says."""
+"""The log has a line for each request's end, and never a prompt unless it is asked to."""
 
 from __future__ import annotations
 

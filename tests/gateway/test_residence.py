@@ -23,7 +23,7 @@ HEADER = {"x-firelane-reject-if-cold": "true"}
 
 
 class Residence:
-    """Of a model that comes when the test says so."""
+    """The residence of a model that comes when the test says so."""
 
     state, reason, left_s, deadline_s, leaves = "standby", "", 7, 60.0, True
 
@@ -246,3 +246,55 @@ def test_an_empty_request_that_keeps_nothing_unloads(service, cold) -> None:
     assert service.http.post("/api/generate", json=body).json()["done_reason"] == "unload"
     assert cold.kept == [0.0]
     assert not cold.asked.is_set()
+
+
+KEPT = {"x-stream-resume": "60"}
+
+
+def test_signs_come_before_a_stream_that_is_kept(service, cold, monkeypatch) -> None:
+    """They have no number; what comes after them has, and can be read again."""
+    monkeypatch.setattr(residence_module, "SIGN_S", 0.001)
+    with service.http.stream(
+        "POST", "/v1/completions", json={**BODY, "stream": True}, headers=KEPT
+    ) as answer:
+        pieces = answer.iter_raw()
+        first = next(pieces)
+        assert first.startswith(b": waiting: ")
+        service.run(cold.come)
+        whole = first + b"".join(pieces)
+    events = [event for event in whole.split(b"\n\n")[:-1] if not event.startswith(b":")]
+    assert [event.partition(b"\n")[0] for event in events] == [b"id: %d" % n for n in range(len(events))]
+    again = service.http.get(f"/v1/completions/{answer.headers['x-stream-id']}?stream=true")
+    assert again.content == b"".join(event + b"\n\n" for event in events)
+
+
+def test_a_model_that_does_not_come_ends_a_stream_that_is_kept(service, cold, monkeypatch) -> None:
+    monkeypatch.setattr(residence_module, "SIGN_S", 0.001)
+    with service.http.stream(
+        "POST", "/v1/completions", json={**BODY, "stream": True}, headers=KEPT
+    ) as answer:
+        pieces = answer.iter_raw()
+        first = next(pieces)
+        service.run(cold.fail, EngineDeadError("no memory for it"))
+        whole = first + b"".join(pieces)
+    assert "no memory for it" in whole.decode()
+    stream_id = answer.headers["x-stream-id"]
+    assert service.http.get(f"/v1/completions/{stream_id}?stream=true").status_code == 404
+    assert len(service.gateway.services.streams.logs) == 0
+
+
+@pytest.mark.usefixtures("cold")
+def test_one_that_is_deleted_while_its_model_comes_is_not_made(service, monkeypatch) -> None:
+    monkeypatch.setattr(residence_module, "SIGN_S", 0.001)
+    with service.http.stream(
+        "POST", "/v1/completions", json={**BODY, "stream": True}, headers=KEPT
+    ) as answer:
+        pieces = answer.iter_raw()
+        next(pieces)
+        path = f"/v1/completions/{answer.headers['x-stream-id']}"
+        assert service.http.delete(path).status_code == 200
+        rest = b"".join(pieces)
+    assert b"was deleted while it was made" in rest
+    assert service.engine.submitted == []
+    assert service.http.get(f"{path}?stream=true").status_code == 404
+    assert not service.gateway.services.streams._running

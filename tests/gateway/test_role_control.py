@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from test_replicas import ANSWER, until
-from test_roles import LONG, D, P, play
+from replica_scene import ANSWER, until
+from role_scene import LONG, D, P, play
 
 from firelane.gateway.engines.roles.role_control import NO_ROLE_CONTROL, RoleControl, role_control
 from firelane.gateway.engines.roles.role_controller import RoleController, RoleRule

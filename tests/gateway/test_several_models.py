@@ -217,6 +217,28 @@ def test_a_tenant_may_use_some_of_the_models(make_two, tmp_path):
         assert two.http.post("/v1/completions", json=body, headers=headers).status_code == status
 
 
+def test_health_tells_tenants_of_their_models_alone_and_strangers_of_none(make_two, tmp_path):
+    path = tmp_path / "keys.toml"
+    path.write_text(f'[tenants.acme]\nkeys = ["{hashed(KEY)}"]\nmodels = ["small"]\n')
+    two = make_two(api_keys=path)
+    headers = {"authorization": f"Bearer {KEY}"}
+    two.run(two.engines["big"].die)
+    two.wait_for(lambda: two.links["big"].state is LinkState.DEAD)
+
+    def health(query: str = "", **given: dict[str, str]) -> tuple[int, dict]:
+        answer = two.http.get(f"/health{query}", **given)
+        return answer.status_code, answer.json()
+
+    assert health() == health(headers={"authorization": "Bearer wrong"}) == (503, {"status": "down"})
+    assert health(headers=headers) == (503, {"status": "down"})  # another tenant's model is
+    for name in ("big", "b", "small", "none"):
+        assert health(f"?model={name}")[0] == 401
+    assert health("?model=small", headers=headers) == (200, {"status": "ready"})
+    for name in ("big", "b", "none"):
+        status, told = health(f"?model={name}", headers=headers)
+        assert (status, told["error"]["code"]) == (404, "model_not_found")
+
+
 def test_prices_are_those_of_the_model(make_two, tmp_path):
     prices = tmp_path / "prices.toml"
     prices.write_text("[models.big]\ninput = 1000000\n[models.small]\ninput = 3000000\n")

@@ -1,4 +1,4 @@
-"""What clients of other servers send and read beside the main fields."""
+"""Clients of other servers send and read some things beside the main fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request asks the answer to match, as the engine is told it."""
+"""The engine is told what a request asks its answer to match."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ def deep(levels: int) -> dict:
         ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs.json"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"regexp": "a"}}, "structured_outputs.regexp"),
-        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
         (
             {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}},
             "structured_outputs.whitespace_pattern",
@@ -134,6 +133,149 @@ def test_refused(make_service, fields, param):
         assert answer.status_code in (400, 413), answer.text
         if answer.status_code == 400:
             assert answer.json()["error"]["param"] == param
+
+
+TAG = {
+    "type": "tag",
+    "begin": "<f=a>",
+    "content": {"type": "json_schema", "json_schema": SCHEMA},
+    "end": "</f>",
+}
+OLDER = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}],
+    "triggers": ["<f="],
+}
+
+
+def newer(**form):
+    return {"type": "structural_tag", "format": form}
+
+
+def triggered(**changes):
+    return newer(**{"type": "triggered_tags", "triggers": ["<f="], "tags": [TAG], **changes})
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": OLDER},
+        {"response_format": triggered(), "stream": True},
+        {"structured_outputs": {"structural_tag": json.dumps(OLDER)}},
+        {"structured_outputs": {"structural_tag": json.dumps({**triggered(), "type": "structural_tag"})}},
+    ],
+)
+def test_structural_tags(service, path, fields):
+    sent = grammar(service, path, **fields)
+    assert sent.kind == "structural_tag"
+    tree = json.loads(sent.text)
+    assert (tree["type"], tree["triggers"]) == ("triggered_tags", ["<f="])
+    schema = tree["tags"][0]["content"]["json_schema"]
+    assert schema["properties"] == SCHEMA["properties"]
+    assert schema["additionalProperties"] is False
+
+
+def nested_tags(levels):
+    return {"type": "or", "elements": [nested_tags(levels - 1)]} if levels else {"type": "any_text"}
+
+
+TEXT = {"type": "any_text"}
+REFUSED_TAGS = {
+    "nothing": ({"type": "structural_tag"}, ".structures"),
+    "no structures": ({**OLDER, "structures": []}, ".structures"),
+    "no triggers": ({**OLDER, "triggers": []}, ".triggers"),
+    "both forms": ({**OLDER, "format": TEXT}, ".format"),
+    "empty begin": (
+        {**OLDER, "structures": [{**OLDER["structures"][0], "begin": ""}]},
+        ".structures[0].begin",
+    ),
+    "no end": ({**OLDER, "structures": [{"begin": "<f=", "schema": {}}]}, ".structures[0].end"),
+    "other begin": ({**OLDER, "triggers": ["<g="]}, ".structures[0].begin"),
+    "idle trigger": ({**OLDER, "triggers": ["<f=", "<g="]}, ".triggers[1]"),
+    "trigger in a trigger": ({**OLDER, "triggers": ["<f=", "<f=a"]}, None),
+    "trigger within a trigger": (
+        triggered(triggers=["<f=", "f="], tags=[TAG, {**TAG, "begin": "f=1"}]),
+        ".format.triggers[0]",
+    ),
+    "empty trigger": (triggered(triggers=[""]), ".format.triggers[0]"),
+    "empty begin of a tag": (triggered(tags=[{**TAG, "begin": ""}]), ".format.tags[0].begin"),
+    "no end of a tag": (triggered(tags=[{**TAG, "content": TEXT, "end": ""}]), ".format.tags[0].end"),
+    "end missing": (triggered(tags=[{"begin": "<f=", "content": TEXT}]), ".format.tags[0].end"),
+    "unknown type": (newer(type="token", token="x"), ".format.type"),
+    "unknown field": (newer(type="any_text", exclude=["x"]), ".format.exclude"),
+    "style": (newer(type="json_schema", json_schema={}, style="qwen_xml"), ".format.style"),
+    "schema": (newer(type="json_schema", json_schema=5), ".format.json_schema"),
+    "deep schema": (newer(type="json_schema", json_schema=deep(40)), ".format.json_schema"),
+    "endless": (newer(type="sequence", elements=[TEXT, TAG]), ".format.elements[0]"),
+    "endless star": (newer(type="star", content=TEXT), ".format.content"),
+    "trigger in an end": (
+        newer(type="tag", begin="<", content=triggered()["format"], end="<f=>"),
+        ".format.end",
+    ),
+    "trigger in an end of a tag within": (
+        newer(
+            type="tag",
+            begin="<",
+            content={"type": "tag", "begin": "(", "content": triggered()["format"], "end": ""},
+            end="<f=>",
+        ),
+        ".format.end",
+    ),
+    "no elements": (newer(type="or", elements=[]), ".format.elements"),
+    "deep": ({"type": "structural_tag", "format": nested_tags(17)}, ".format" + ".elements[0]" * 16),
+    "many": (newer(type="or", elements=[{"type": "or", "elements": [TEXT] * 40}] * 40), ...),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_TAGS)
+def test_structural_tags_refused(service, name):
+    form, place = REFUSED_TAGS[name]
+    answer = post(service, response_format=form)
+    if place is None:  # one trigger begins the other
+        assert answer.status_code == 200
+        return
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert place is ... or error["param"] == f"response_format{place}", error
+    answer = post(service, "/v1/completions", structured_outputs={"structural_tag": json.dumps(form)})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith("structured_outputs.structural_tag")
+    assert place is ... or answer.json()["error"]["param"].endswith(place)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "[]", "{}", '{"type": "text"}', '{"format": 5}', '{"format":' * 5000]
+)
+def test_structural_tags_that_are_no_json_of_one(service, text):
+    answer = post(service, structured_outputs={"structural_tag": text})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith("structured_outputs.structural_tag")
+
+
+def test_very_deep_structural_tags(service):
+    tag = '{"type":"or","elements":[' * 1500 + '{"type":"any_text"}' + "]}" * 1500
+    form = f'"response_format": {{"type": "structural_tag", "format": {tag}}}'
+    for more in ("", '"no_such_field": 1, '):
+        body = f'{{"messages": {json.dumps(USER)}, {more}{form}}}'
+        answer = service.http.post("/v1/chat/completions", content=body)
+        assert answer.status_code == 400
+
+
+def test_unknown_fields_beside_structural_tags_are_found_at_once(service):
+    form = {"type": "any_text"}
+    for _ in range(14):
+        form = {"type": "optional", "content": form}
+    answer = post(service, response_format=newer(**form), no_such_field=1)
+    assert answer.status_code == 200
+    assert answer.headers["x-ignored-fields"] == "no_such_field"
+
+
+@pytest.mark.parametrize("kind", ["text", "json_object"])
+def test_fields_of_structural_tags_beside_another_format(service, kind):
+    answer = post(service, response_format={"type": kind, "triggers": ["<f="]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "response_format.triggers"
 
 
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=6))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import Load, tokens_before
 from firelane.gateway.engines.routing.least_time import LeastTime
-from firelane.gateway.engines.routing.load import Load, tokens_before
 from firelane.gateway.engines.routing.policies import LeastTokens, PageAware, SessionAffinity
 from firelane.wire.frames import NewRequest, Sampling
 from tests.gateway.test_policies import Engine

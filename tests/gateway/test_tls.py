@@ -24,7 +24,7 @@ def files(tmp_path: Path) -> TlsFiles:
 
 
 def install(name: str, folder: Path) -> None:
-    """As certbot does: new files take the place of the old ones."""
+    """Replace a certificate as certbot does it: new files take the place of the old ones."""
     for suffix in ("pem", "key"):
         shutil.copyfile(CERTIFICATES / f"{name}.{suffix}", folder / "next")
         (folder / "next").replace(folder / f"server.{suffix}")

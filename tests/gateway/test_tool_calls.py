@@ -248,7 +248,7 @@ def assistant(arguments):
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
-        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice"),
         ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": 1}}, "function_call.name"),

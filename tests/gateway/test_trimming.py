@@ -11,7 +11,7 @@ import pytest
 from firelane.gateway import bodies
 from firelane.gateway.bodies import Trimmer
 from firelane.gateway.config import HttpLimits
-from firelane.text.heap import map_large_blocks, trim_heap
+from firelane.heap import map_large_blocks, trim_heap
 
 LARGE = {"messages": [{"role": "user", "content": "x" * (200 << 10)}]}
 
@@ -61,7 +61,7 @@ def test_large_bodies_are_told(make_service, monkeypatch, body, due):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_freed_memory_goes_back_to_the_system() -> None:
     program = (
-        "from firelane.text.heap import trim_heap\n"
+        "from firelane.heap import trim_heap\n"
         "import re\n"
         "rss = lambda: int(re.search(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[1]) >> 10\n"
         "kept = [bytes([i % 256]) * 3000 for i in range(30000)]\n"

@@ -11,7 +11,7 @@ from firelane.errors import EngineDeadError, RequestError
 from firelane.gateway.requests import run
 from firelane.gateway.requests.run import SEQUENCE_COST, RequestRun, TimeSlice
 from firelane.text.chat import assistant
-from firelane.text.tokens import encoder
+from firelane.text.tokens import tokenizer as module
 
 PROMPTS = [[i + 1] * 3 for i in range(8)]
 BODY = {"prompt": PROMPTS, "max_tokens": 2}
@@ -19,7 +19,7 @@ BODY = {"prompt": PROMPTS, "max_tokens": 2}
 
 @pytest.fixture
 def short_turns(monkeypatch):
-    """Of two sequences."""
+    """A turn submits two sequences."""
     monkeypatch.setattr(run, "TURN_COST", 2 * SEQUENCE_COST)
 
 
@@ -133,13 +133,13 @@ def test_large_conversations_are_prepared_off_the_loop(service, monkeypatch, mes
 
 @pytest.mark.parametrize(("prompts", "on_loop"), [(2, True), (70, False)])
 def test_many_token_ids_are_packed_off_the_loop(monkeypatch, prompts, on_loop):
-    threads, real = set(), encoder.pack_ids
+    threads, real = set(), module.pack_ids
 
     def pack(ids):
         threads.add(threading.current_thread())
         return real(ids)
 
-    monkeypatch.setattr(encoder, "pack_ids", pack)
-    packed = asyncio.run(encoder.pack_prompts([[7] * 1000] * prompts))
+    monkeypatch.setattr(module, "pack_ids", pack)
+    packed = asyncio.run(module.pack_prompts([[7] * 1000] * prompts))
     assert packed == [real([7] * 1000)] * prompts
     assert (threads == {threading.current_thread()}) is on_loop

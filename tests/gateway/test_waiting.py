@@ -107,6 +107,14 @@ def test_it_waits_no_longer_than_any_request(make_service) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
 
 
+def test_it_waits_no_longer_than_its_own_deadline(make_service) -> None:
+    service = make_service(wait=True)
+    load_again(service)
+    answer = service.http.post(ASKED[0][0], json=ASKED[0][1], headers={"x-request-deadline-ms": "20"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "deadline_unreachable")
+    assert service.model.admission.held == 0
+
+
 def test_retry_after_tells_the_time_that_is_left(make_service) -> None:
     service = make_service()
     load_again(service)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing.load import LEAST_LEFT, Load
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import LEAST_LEFT, Load
 from firelane.wire.frames import NewRequest, Sampling
 
 TOKEN_MS = 0.5

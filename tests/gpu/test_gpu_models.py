@@ -38,7 +38,7 @@ def model(cache_dir: Path, **changes: Any) -> Iterator[LLM]:
 
 
 def greedy(llm: LLM, prompts: Sequence[str], tokens: int = 24) -> list[Any]:
-    """Of each prompt the tokens and their log-probabilities, to the bit."""
+    """Return each prompt's tokens and their log-probabilities, to the bit."""
     params = SamplingParams(max_tokens=tokens, temperature=0, logprobs=2, ignore_eos=True)
     return [
         (

@@ -43,7 +43,7 @@ def test_the_bits_of_one_gpu(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["tensor", "pipeline"])
 def test_rows_that_nccl_brings(kind: str, tmp_path: Path) -> None:
-    """As on GPUs that cannot read each other's memory."""
+    """Rows go through NCCL, as on GPUs that cannot read each other's memory."""
     directory = make_checkpoint("llama3", "bfloat16", tmp_path / "model")
     program, prompt = load_program(read_config(directory)), list(range(20))
     config = ExecutorConfig(cache_dir=tmp_path, **{f"{kind}_parallel_size": 2}, **SIZES)

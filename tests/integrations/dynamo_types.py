@@ -18,7 +18,7 @@ class LLMEngine:
 
 
 class Fields:
-    """What it is made with."""
+    """Keeps the fields that it is made with."""
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from firelane.errors import EngineDeadError
-from firelane.wire.frames import NewRequest, Sampling, Started, TokenLogprobs
+from firelane.wire.frames import Finished, NewRequest, Sampling, Started, TokenLogprobs
 from firelane_dynamo.chunks import Choices
 
 
@@ -37,9 +37,9 @@ def test_what_has_come_together_is_one_chunk(reason, told) -> None:
     made = choices()
     (sink,) = made.all
     sink.on_started(Started(1, 2), 0.0)
-    sink.on_token(40, 0.0)
-    sink.ending(reason)
-    sink.on_token(41, 0.0)
+    sink.on_tokens((40,), 0.0)
+    sink.ending(Finished(0, reason))
+    sink.on_tokens((41,), 0.0)
     sink.on_end()
     assert read(made) == [
         {"token_ids": [40, 41], "index": 0, "finish_reason": told, "completion_usage": USAGE}
@@ -53,9 +53,9 @@ def test_tokens_come_as_they_are_drawn() -> None:
     async def scenario():
         chunks = made.chunks()
         for token in (40, 41):
-            sink.on_token(token, 0.0)
+            sink.on_tokens((token,), 0.0)
             assert await anext(chunks) == {"token_ids": [token], "index": 0}
-        sink.ending("stop")
+        sink.ending(Finished(0, "stop"))
         sink.on_end()
         assert (await anext(chunks))["token_ids"] == []
         assert [chunk async for chunk in chunks] == []
@@ -67,16 +67,16 @@ def test_choices_end_behind_the_tokens_of_all() -> None:
     """Dynamo's frontend reads up to the first end."""
     made = choices(2)
     first, second = made.all
-    second.on_token(50, 0.0)
-    second.ending("length")
+    second.on_tokens((50,), 0.0)
+    second.ending(Finished(0, "length"))
     second.on_end()
-    first.on_token(40, 0.0)
+    first.on_tokens((40,), 0.0)
 
     async def scenario():
         chunks = made.chunks()
         assert await anext(chunks) == {"token_ids": [40], "index": 0}
         assert await anext(chunks) == {"token_ids": [50], "index": 1}
-        first.on_token(41, 0.0)
+        first.on_tokens((41,), 0.0)
         first.on_end()
         assert await anext(chunks) == {"token_ids": [41], "index": 0}
         end, last = [chunk async for chunk in chunks]
@@ -93,7 +93,7 @@ def test_logprobs() -> None:
     sink.on_logprobs(TokenLogprobs(0, 1, 7, -3.0, [9], [-0.5]))
     sink.on_logprobs(TokenLogprobs(0, 2, 9, -0.5, [9], [-0.5]))
     sink.on_logprobs(TokenLogprobs(0, 3, 40, -1.0, [41, 40], [-0.5, -1.0]))
-    sink.on_token(40, 0.0)
+    sink.on_tokens((40,), 0.0)
     sink.on_end()
     (chunk,) = read(made)
     assert chunk["log_probs"] == [-1.0]
@@ -119,6 +119,6 @@ def test_a_failure_ends_the_stream() -> None:
 
 def test_cancelled() -> None:
     made = choices(2)
-    made.all[0].on_token(40, 0.0)
+    made.all[0].on_tokens((40,), 0.0)
     made.cancel()
     assert [chunk["finish_reason"] for chunk in read(made) if "finish_reason" in chunk] == ["cancelled"] * 2

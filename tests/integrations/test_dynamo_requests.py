@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from array import array
 from typing import Any
 
@@ -120,6 +121,14 @@ def test_guided_decoding(guide, grammar) -> None:
     (request,) = made(sampling_options={"guided_decoding": guide})
     assert request.grammar == grammar
     assert request.client == ("", "a")
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_structural_tags(as_text: bool) -> None:
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
+    guide = {"structural_tag": json.dumps(tag) if as_text else tag}
+    (request,) = made(sampling_options={"guided_decoding": guide})
+    assert request.grammar == Grammar("structural_tag", '{"type": "const_string", "value": "a"}')
 
 
 @pytest.mark.parametrize(

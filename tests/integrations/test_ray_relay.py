@@ -25,7 +25,7 @@ class Broken(httpx.AsyncByteStream):
 
 
 def asked(answer: Any, *, stream: bool = False, headers: dict[str, str] | None = None) -> Any:
-    """What the relay gives for it."""
+    """Send a request through the relay to a server with this answer; return what the relay gives."""
 
     async def scenario():
         relay = Relay("http://server", httpx.MockTransport(answer))

@@ -9,7 +9,8 @@ from firelane.contract import HostPages
 
 
 class CopiedPages:
-    """See PageMemory: no array of this process, as far as others see. Nothing is copied while it is away."""
+    """A page memory that shows others no array of this process (cf. PageMemory). It copies nothing while it
+    is away."""
 
     fd = -1
 

@@ -23,7 +23,7 @@ def fill(kv: KvCache, salt: bytes, prompt: np.ndarray):
 
 
 def reserve(kv: KvCache, chain: PrefixChain, prompt: np.ndarray, reusable_tokens: int):
-    """As an admission does; None where there is no room."""
+    """Reserve pages as an admission does it; None where there is no room."""
     hit = kv.search.lookup(chain, prompt, reusable_tokens)
     if not PageBudget(kv).admit(len(prompt), hit, headroom=0):
         return None
@@ -196,7 +196,7 @@ def test_max_tokens_is_what_the_groups_can_hold():
 
 
 class Reference:
-    """What must be kept of one sequence: positions that a later query may read, by group."""
+    """Says what must be kept of one sequence: the positions that a later query may read, by group."""
 
     def __init__(self, kv, chain, prompt, tables):
         self.kv, self.chain, self.prompt, self.tables = kv, chain, prompt, tables

@@ -11,8 +11,9 @@ from contextlib import suppress
 import pytest
 
 from firelane.errors import PeerLostError
-from firelane.kv.transfer import PageCopier, cipher
+from firelane.kv.transfer import cipher
 from firelane.kv.transfer.cipher import HEAD_BYTES, RECORD_BYTES, TAG_BYTES, CipherRecords, KeyExchange, Keys
+from firelane.kv.transfer.page_copy import PageCopier
 from tests.kv.transfer_engines import Engine, assert_same, prompt
 
 KEY = b"of the cluster"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, Window
 from firelane.kv import KvCache, PageBudget
-from firelane.kv.events import BlockEvents, number_of, salt_id
+from firelane.kv.prefix import BlockEvents, number_of, salt_id
 from firelane.wire.cache_events import BlocksCleared, BlocksRemoved, BlocksStored
 
 SIZE = 4
@@ -196,8 +196,8 @@ def test_a_follower_knows_what_prompts_find(steps, spans):
 
 
 def _agrees(kv: KvCache, follower: Follower) -> None:
-    """Of each prompt: the follower knows exactly the blocks that are there, but for pulled ones that nobody
-    has used yet; and which block they follow."""
+    """Check that the follower knows, of each prompt, exactly the blocks that are there and the block that
+    each follows, without pulled blocks that nobody has used yet."""
     events = kv._pool.events
     assert isinstance(events, BlockEvents)
     for first in range(4):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from firelane.kv.transfer import PageCopier, nixl, nixl_copy
+from firelane.kv.transfer import nixl, nixl_copy
+from firelane.kv.transfer.page_copy import PageCopier
 from firelane.nixl.installed import is_installed
 from firelane.nixl.processes import HelperAgents
 from tests.kv import test_transfer as contract

@@ -9,8 +9,9 @@ import time
 import pytest
 
 from firelane.errors import MachineError, PeerLostError
-from firelane.kv.transfer import PageCopier, nixl
+from firelane.kv.transfer import nixl
 from firelane.kv.transfer.messages import NixlMemory
+from firelane.kv.transfer.page_copy import PageCopier
 from firelane.link import packets
 from firelane.nixl import agent, messages
 from firelane.nixl.messages import Attach, Busy, Done, Open, Read, TransferFailed

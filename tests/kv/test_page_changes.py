@@ -42,7 +42,7 @@ def test_full_pages_are_told_once_by_the_names_that_a_gateway_computes(salt):
 
 
 def compute_all(kv: KvCache, prompt: np.ndarray, salt: bytes = b"") -> None:
-    """As test_events.compute, in blocks of this cache."""
+    """Compute a prompt like test_events.compute, in blocks of this cache."""
     chain = kv.chain(salt)
     hit = kv.search.lookup(chain, prompt, len(prompt))
     tables = kv.share(len(prompt), hit)

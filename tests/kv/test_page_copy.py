@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from firelane.errors import PeerLostError
-from firelane.kv.transfer import PageCopier, page_copier
-from firelane.kv.transfer.checksum import checksum
-from firelane.kv.transfer.native import NativeCopier
+from firelane.kv.transfer.native import NativeCopier, page_copier
+from firelane.kv.transfer.page_copy import PageCopier, checksum
 
 SIZES = [1, 16, 255, 256, 257, 9000, 300_000]
 NEVER_S = 1e6

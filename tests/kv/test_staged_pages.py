@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from firelane.errors import PeerLostError
-from firelane.kv.transfer import PageCopier, outgoing
+from firelane.kv.transfer import outgoing
 from firelane.kv.transfer.handshake import Side, join
 from firelane.kv.transfer.messages import Find, Found, PageLine
 from firelane.kv.transfer.outgoing import most_staged
+from firelane.kv.transfer.page_copy import PageCopier
 from tests.kv.shared_pages import page_memory
 from tests.kv.transfer_engines import PAGE_BYTES, Engine, assert_same, attach, connection, pair, prompt
 

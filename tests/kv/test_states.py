@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, NO_SNAPSHOT, Chunk, Window, kept_from
 from firelane.kv import KvCache, PageBudget, SnapshotRule, StateSave, StateSnapshots
-from firelane.kv.incoming import STATES
-from firelane.kv.pool import NamedPage
+from firelane.kv.pool import STATES, NamedPage
 
 
 def test_integrity_check_can_fail():

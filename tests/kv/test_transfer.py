@@ -11,8 +11,9 @@ import pytest
 from firelane.contract import HostPages
 from firelane.errors import PeerLostError
 from firelane.kv import WantedPage
-from firelane.kv.transfer import PageCopier, page_copier, reader
-from firelane.kv.transfer.checksum import checksum
+from firelane.kv.transfer import reader
+from firelane.kv.transfer.native import page_copier
+from firelane.kv.transfer.page_copy import PageCopier, checksum
 from tests.kv.transfer_engines import (
     PAGE_BYTES,
     STATE_BYTES,

@@ -12,8 +12,10 @@ import numpy as np
 
 from firelane.contract import NO_SNAPSHOT
 from firelane.kv import KvCache, StateSave, StateSnapshots, WantedPage, WantedState
-from firelane.kv.incoming import STATES
-from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer
+from firelane.kv.pool import STATES
+from firelane.kv.transfer.exported import ExportedPool
+from firelane.kv.transfer.page_copy import PageCopier
+from firelane.kv.transfer.peers import PeerTransfer
 from firelane.nixl.processes import HelperAgents
 from tests.kv.shared_pages import array_of, page_memory
 from tests.kv.thread_agents import ThreadAgents
@@ -123,7 +125,7 @@ class Engine:
         return one
 
     def content(self, wanted):
-        """Of the pages that have these names here."""
+        """Return the contents of the pages that have these names here, by name."""
         places = [(page.name, self.kv.locate(*page.key)[0]) for page in wanted]
         return {name: array_of(self.memory)[page] for name, page in places if page >= 0}
 

@@ -51,17 +51,17 @@ def test_round_trip(frame, kind):
     assert FrameReader(kind).feed(encode(frame)) == [frame]
 
 
-def test_an_engine_that_knows_of_no_address_for_pages_has_none():
-    """Its Ready ends before the newest fields."""
+def test_an_engine_that_knows_of_no_adapters_has_none():
+    """Its Ready ends before the newest field."""
     sizes = dict.fromkeys(
         ("pid", "vocab_size", "max_model_len", "max_num_seqs", "block_size", "num_blocks"), 1
     )
     more = {"weights_bytes": 1, "kv_bytes": 1, "load_s": 0.5, "role": "prefill"}
-    ready = Ready(protocol=9, model="m", **sizes, **more, can_generate=False)
+    ready = Ready(protocol=9, model="m", **sizes, **more, adapters={"a": "b"})
     fields = msgspec.msgpack.decode(encode(ready)[LENGTH_BYTES:])
     body = msgspec.msgpack.encode(fields[:-1])
     frames = FrameReader(FromEngine).feed(encode(ready) + len(body).to_bytes(LENGTH_BYTES, "little") + body)
-    assert frames == [ready, msgspec.structs.replace(ready, can_generate=True)]
+    assert frames == [ready, msgspec.structs.replace(ready, adapters={})]
 
 
 @given(

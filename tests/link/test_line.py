@@ -112,7 +112,8 @@ OURS = Secret(b"key", 3)
 
 
 def greeted(lines, theirs, refusal=""):
-    """What the end that accepts and the one that connects find, or what they raise."""
+    """Greet over a line; return what the end that accepts and the one that connects find, or the errors that
+    they raise."""
     found = []
 
     def accepts():

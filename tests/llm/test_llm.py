@@ -258,7 +258,7 @@ def test_a_grammar_that_cannot_be_served(llm):
 
 
 def test_the_environment_of_a_container(model, tmp_path, monkeypatch, caplog):
-    """What Kubernetes says of a Service of our name stops nothing; what nobody knows is told."""
+    """Variables that Kubernetes sets for a Service of our name stop nothing; an unknown one is reported."""
     monkeypatch.setenv("FIRELANE_PORT", "tcp://10.0.0.1:8000")
     monkeypatch.setenv("FIRELANE_REPLICAS", "3")
     with LLM(str(model), backend="null", cache_dir=tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from firelane import LLM, SamplingParams
-from firelane.engine.sequences.requests import NO_HEAD
+from firelane.engine.sequences.sequence import NO_HEAD
 from firelane.errors import RequestError
 from firelane.weights.storage.files import SINGLE
 from tests.models.families import make_checkpoint

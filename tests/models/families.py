@@ -36,6 +36,8 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "mistral": toy_dense.mistral,
     "qwen2": toy_dense.qwen2,
     "qwen3": toy_dense.qwen3,
+    "ernie4_5": toy_dense.ernie4_5,
+    "helium": toy_dense.helium,
     "gemma2": toy_dense.gemma2,
     "gemma3": toy_dense.gemma3,
     "gemma4": toy_dense.gemma4,
@@ -73,6 +75,8 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "qwen3_5": toy_recurrent.qwen3_5,
     "qwen3_5_moe": toy_recurrent.qwen3_5_moe,
     "kimi_linear": toy_recurrent.kimi_linear,
+    "nemotron_h": toy_recurrent.nemotron_h,
+    "nemotron_3": toy_recurrent.nemotron_3,
     "granite_hybrid": toy_recurrent.granite_hybrid,
     "granite_hybrid_dense": toy_recurrent.granite_hybrid_dense,
     "lfm2": toy_recurrent.lfm2,
@@ -106,13 +110,13 @@ def random_tensors(config: Config, seed: int) -> dict[str, np.ndarray]:
     """All tensors of the model in float32."""
     rng = np.random.default_rng(seed)
     return {
-        piece.tensor: _random(rng, weight, piece)
+        piece.tensor: random_tensor(rng, weight, piece)
         for weight in load_program(config).weights
         for piece in weight.pieces
     }
 
 
-def _random(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarray:
+def random_tensor(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarray:
     tensor, values = piece.tensor, rng.standard_normal(piece.shape, np.float32)
     if tensor.endswith(("e_score_correction_bias", "expert_bias")):
         return values * np.float32(0.1)

@@ -103,7 +103,7 @@ def recurrent(name: str, values: np.ndarray, _: Config) -> Tensors | None:
 
 
 def mamba(name: str, values: np.ndarray, config: Config) -> Tensors | None:
-    """As recurrent(), and vectors as matrices."""
+    """Convert like recurrent(), and turn vectors into matrices."""
     if name.endswith(("mamba.A_log", "mamba.D")):
         return {name: (-np.exp(values) if name.endswith("A_log") else values)[:, None]}
     if name.endswith("mamba.norm.weight"):

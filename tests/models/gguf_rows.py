@@ -36,7 +36,7 @@ def experts(count: int = toy_experts.EXPERTS, **more: Any) -> dict[str, Any]:
 
 
 def llama3_divisors(config: Config) -> list[float]:
-    """As the converter computes them, from the wavelength of each pair."""
+    """Compute the divisors from the wavelength of each pair, as the converter does it."""
     rope, dim = config.get("rope_parameters") or config["rope_scaling"], config.get("head_dim") or 16
     found: list[float] = []
     for i in range(0, dim, 2):

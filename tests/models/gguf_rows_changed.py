@@ -21,7 +21,7 @@ def yarn(scaling: Config) -> dict[str, Any]:
 
 
 def latents(**more: Any) -> dict[str, Any]:
-    """Of the toys with latent attention."""
+    """Return the fields of the toys with latent attention."""
     sizes = {
         "attention.head_count_kv": 1,
         "attention.key_length": 48,

@@ -1,4 +1,4 @@
-"""What a config says is computed, or refused by name."""
+"""A model's settings are computed, or refused by name."""
 
 from __future__ import annotations
 

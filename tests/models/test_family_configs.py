@@ -118,6 +118,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "another score": ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
     "groups of experts": ("kimi_linear", {"num_expert_group": 4}, "num_expert_group = 4.*divided"),
     "heads that are too narrow": ("granite_hybrid", {"mamba_d_head": 16}, "mamba_n_heads = 5: heads of 16"),
+    "one tap of Mamba": ("granite_hybrid", {"mamba_d_conv": 1}, "mamba_d_conv = 1.*at least 2"),
+    "too many experts in all": (
+        "qwen3_next",
+        {"num_experts": 1024, "num_hidden_layers": 65},
+        "num_experts = 1024: at most 65536",
+    ),
     "groups of heads": ("granite_hybrid", {"mamba_n_groups": 2}, "mamba_n_groups = 2.*divide"),
     "layers of a third kind": ("granite_hybrid", {"layer_types": ["mamba", "conv", "mamba"]}, "layer_types"),
     "steps in words": ("granite_hybrid", {"time_step_limit": "auto"}, "time_step_limit = 'auto'"),

@@ -1,4 +1,4 @@
-"""How GGUF files say that rotations are stretched: as llama.cpp reads it, or refused by name."""
+"""Stretched rotations in GGUF files are read as llama.cpp reads them, or refused by name."""
 
 from __future__ import annotations
 

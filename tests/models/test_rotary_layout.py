@@ -102,7 +102,7 @@ def test_some_heads_of_a_tensor(layout: RotaryLayout) -> None:
 
 
 def test_few_pieces() -> None:
-    """Of the layouts that models have: one tensor is one piece wherever a view can say it."""
+    """A tensor is one piece in the layouts that models have, wherever a view can say it."""
     assert len(RotaryLayout(128, 128).matrix("t", 96, 8)) == 1
     assert len(RotaryLayout(128, 64).matrix("t", 96, 8)) == 1
     assert len(RotaryLayout(128, 128, interleaved=True).matrix("t", 96, 8)) == 1

@@ -55,7 +55,8 @@ def test_toy_configs_have_none(family: str) -> None:
 
 @pytest.mark.parametrize("family", NORMED)
 def test_norms_of_heads_are_not_switched_off_in_silence(family: str) -> None:
-    """Where a family has them in some configs only, the config without them is another program."""
+    """In glm4_moe and llama4, which have norms of heads in some configs only, a config without them is
+    another program."""
     config = FAMILIES[family]()
     assert load_program(config | {"use_qk_norm": True}) == load_program(config)
     if family in ("glm4_moe", "llama4"):

@@ -1,4 +1,4 @@
-"""What the configs of all toy models share."""
+"""The base of all toy models' configs."""
 
 from __future__ import annotations
 

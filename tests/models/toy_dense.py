@@ -327,3 +327,29 @@ def gemma4_e() -> Config:
         "num_kv_shared_layers": 2,
         "use_double_wide_mlp": True,
     }
+
+
+def ernie4_5() -> Config:
+    """Neighbours are rotated, biases everywhere, tied."""
+    return base("Ernie4_5ForCausalLM", "ernie4_5") | {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "use_bias": True,
+        "tie_word_embeddings": True,
+        "rope_theta": 500000.0,
+    }
+
+
+def helium() -> Config:
+    """Neighbours are rotated; heads are as wide together as the model."""
+    return base("HeliumForCausalLM", "helium") | {
+        "hidden_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "rms_norm_eps": 1e-8,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_theta": 100000.0,
+    }

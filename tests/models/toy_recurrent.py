@@ -166,3 +166,43 @@ def granite_hybrid_dense() -> Config:
         "mamba_n_groups": 2,
         "position_embedding_type": "rope",
     }
+
+
+def nemotron_h() -> Config:
+    """All four kinds of layer: Mamba-2 with two groups, MLPs without a gate, experts of such behind a latent,
+    attention without positions."""
+    config = base("NemotronHForCausalLM", "nemotron_h")
+    for key in ("rms_norm_eps", "hidden_act", "num_hidden_layers"):
+        del config[key]
+    return config | {
+        "hybrid_override_pattern": "ME*-M",
+        "layer_norm_epsilon": 1e-5,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 32,
+        "conv_kernel": 4,
+        "chunk_size": 32,
+        "time_step_min": 0.0,
+        "mlp_hidden_act": "relu2",
+        "n_routed_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 44,
+        "moe_shared_expert_intermediate_size": 52,
+        "moe_latent_size": 48,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.5,
+        "norm_topk_prob": True,
+    }
+
+
+def nemotron_3() -> Config:
+    """Experts as wide as the stream, in groups; layers named one by one."""
+    kinds = ["linear_attention", "moe", "full_attention", "moe"]
+    config = nemotron_h() | {"layers_block_type": kinds, "n_group": 3, "topk_group": 2}
+    del config["moe_latent_size"], config["hybrid_override_pattern"]
+    return config

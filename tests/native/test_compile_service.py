@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -13,7 +16,7 @@ import pytest
 
 from firelane.errors import CacheError, CompilerError
 from firelane.native.compile_requests import BuildFailed, BuildRequest, Made, Taken, TakesRequest, ask
-from firelane.native.compile_service import answer_to, fork_service
+from firelane.native.compile_service import HELPERS, answer_to, fork_service
 from firelane.sandbox import landlock
 from firelane.sandbox.system import this_machine
 
@@ -113,14 +116,83 @@ def test_a_confined_process_gets_kernels_and_writes_none(tmp_path: Path) -> None
     assert ".log" in found["failure"]
 
 
-def test_a_helper_that_has_gone_is_told(tmp_path: Path) -> None:
+def test_helpers_that_have_gone_are_told(tmp_path: Path) -> None:
     service = fork_service(tmp_path, lambda: os._exit(0))
     try:
-        os.wait()
+        for _ in range(HELPERS):
+            os.wait()
         with pytest.raises(CompilerError, match="has ended"):
             ask(service, TakesRequest(flags=[]))
     finally:
         os.close(service)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that waits at its first run until somebody has opened its pipe and closed it. Returns the pipe."""
+    path, pipe = tmp_path / "cxx", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    waits = f"mkdir {tmp_path}/once 2> /dev/null && exec 3> {pipe} && sleep 0.1 && yes >&3"
+    path.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version) echo 1.0; exit;; esac\n{waits}\n'
+        'while [ "$1" != -o ]; do shift; done; echo made > "$2"\n'
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("FIRELANE_CXX", str(path))
+    return pipe
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[int]:
+    sock = fork_service(tmp_path / "cache", lambda: None)
+    pids = helpers()
+    yield sock
+    os.close(sock)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def helpers() -> list[int]:
+    """This process's, once each of them has its name."""
+    found: list[int] = []
+    while len(found) < HELPERS:
+        lists = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pids in lists for pid in pids}
+        found = [int(pid) for pid, name in names.items() if name == "compile_helper"]
+    return found
+
+
+def workers(helper: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{helper}/task/{helper}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_helper_is_enough(service: int, fault: signal.Signals) -> None:
+    os.kill(helpers()[0], fault)
+    for number in range(3):
+        assert ask(service, TakesRequest(flags=[f"-O{number}"])) == Taken(True)
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("whose", ["helper", "worker"])
+def test_a_library_is_made_whoever_is_lost_meanwhile(
+    compiler: Path, service: int, fault: signal.Signals, whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(ask, service, build())
+        pipe = os.open(compiler, os.O_RDONLY)  # returns when the compiler runs
+        (helper,) = [pid for pid in helpers() if workers(pid)]
+        os.kill(helper if whose == "helper" else workers(helper)[0], fault)
+        is_replaced = (whose, fault) != ("helper", signal.SIGSTOP)  # else its worker goes on
+        if not is_replaced:
+            os.close(pipe)
+        found = made.result(60)
+    if is_replaced:
+        os.close(pipe)
+    assert isinstance(found, Made)
+    assert Path(found.path).read_bytes().startswith(b"made\n")
+    assert len(caplog.messages) == is_replaced
 
 
 def test_a_cache_that_cannot_be_written_is_told_as_such(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import time
 
 from firelane.engine_config import EngineConfig
 from firelane.link.framing import FrameReader, encode
+from firelane.node.engine_process import start_engine
 from firelane.node.memory_groups import NO_GROUPS
-from firelane.node.supervisor import EngineHealth, EngineSupervisor, RestartPolicy
+from firelane.node.supervisor import EngineHealth, EnginePlace, EngineSupervisor, RestartPolicy
 from firelane.wire.frames import (
     FromEngine,
     NewRequest,
@@ -37,7 +38,7 @@ POLICY = RestartPolicy(first_delay_s=0.01, max_delay_s=0.02, max_deaths=3)
 
 
 def engine_config(tmp_path):
-    """Of a small model on the null backend."""
+    """Write a small model; return its config on the null backend."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     return EngineConfig(model_dir=tmp_path, cache_dir=tmp_path / "cache", backend="null", max_num_seqs=8)
 
@@ -45,7 +46,7 @@ def engine_config(tmp_path):
 class Gateway:
     """The other end: collects frames, and lets a test wait for what it needs."""
 
-    def __init__(self, config, policy=POLICY, group=NO_GROUPS):
+    def __init__(self, config, policy=POLICY, group=NO_GROUPS, start=start_engine):
         self.sockets: asyncio.Queue[socket.socket] = asyncio.Queue()
         self.exits = []
         self.health = EngineHealth()
@@ -56,7 +57,7 @@ class Gateway:
             on_exit=self.exits.append,
             on_given_up=self.given_up.set_result,
             policy=policy,
-            group=group,
+            place=EnginePlace(group, start),
             health=lambda: self.health,
         )
 
@@ -107,7 +108,7 @@ class Gateway:
     async def tokens_of(self, request_id):
         tokens = []
         while frame := await self.next(StepFrame):
-            tokens += [t for i, t in zip(frame.ids, frame.tokens, strict=True) if i == request_id]
+            tokens += [t for i, t, _ in frame.each_token() if i == request_id]
             for finished in frame.finished:
                 if finished.id == request_id:
                     return tokens, finished.reason

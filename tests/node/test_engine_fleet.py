@@ -31,7 +31,11 @@ class Supervisor:
     def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_acceptor, **places):
         self.config, self.on_socket, self.on_exit, self.on_given_up = config, on_socket, on_exit, on_given_up
         self.before_restart, self.on_acceptor = before_restart, on_acceptor
-        self.join_peers, self.group, self.health = places["join_peers"], places["group"], places["health"]
+        self.join_peers, self.group, self.health = (
+            places["join_peers"],
+            places["place"].group,
+            places["health"],
+        )
         self.calls = []
         Supervisor.made.append(self)
 
@@ -269,7 +273,7 @@ def test_engines_that_have_pages_from_each_other_join_their_peers(
 
 @pytest.mark.parametrize(("serves", "calm_s"), [(True, 60.0), (False, 60.0), (True, 0.0)])
 def test_the_next_engine_waits_until_what_was_lost_is_heard_of_again(scene, monkeypatch, serves, calm_s):
-    """Where another one is at it, and not for ever."""
+    """The next engine waits only where another engine serves, and not for ever."""
     monkeypatch.setattr(fleet, "CALM_S", calm_s)
 
     async def scenario(_own, engines, _log):

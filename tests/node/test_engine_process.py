@@ -1,4 +1,4 @@
-"""What an engine process does with its socket, and with signals, from its start to its end."""
+"""An engine process answers its socket, and signals, from its start to its end."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_each_engine_of_a_place_enters_its_group(own: Path, tmp_path: Path) -> N
 
 
 def test_each_replica_of_a_model_has_its_share(tmp_path: Path) -> None:
-    """Of what the model needs; on a GPU there is none."""
+    """The share is of the memory that the model needs; on a GPU it is zero."""
     asked: list = []
 
     class Groups:

@@ -195,10 +195,10 @@ def test_an_idle_model_sleeps_and_a_busy_one_does_not() -> None:
         node.sweep()
         await asyncio.sleep(0)
         assert b.model.state is S.READY
-        node.used(c.model, 0.0)
+        c.model.used(0.0)
         node.sweep()
         await settle(lambda: c.model.state is S.STANDBY)
-        node.used(b.model, -1)
+        b.model.used(-1)
         node.clock.now_s += 100
         node.sweep()
         await asyncio.sleep(0)

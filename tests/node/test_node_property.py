@@ -80,7 +80,7 @@ class Traffic:
             self.finish(engines)
 
     def finish(self, engines: FakeEngines) -> None:
-        """What an engine that is not done at once has begun."""
+        """Finish what an engine that is not done at once has begun."""
         state = engines.model.state
         if state is State.LOADING:
             engines.become_ready()

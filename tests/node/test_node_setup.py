@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -73,6 +74,7 @@ weights_pages = "huge"
         ('[server]\nallow_origin = "*"\n[models.a]', "line 2: server.allow_origin: '\\*' is not a list"),
         ('[engine]\nbackend = "cpx"\n[models.a]', "line 2: engine.backend: 'cpx' is not one of auto"),
         ("[models.a]\nmax_num_seqs = 0", "line 2: models.a.max_num_seqs: 0 is not 1 or more"),
+        ("[server]\nmax_connections = 0\n[models.a]", "line 2: server.max_connections: 0 is not 1 or more"),
         ("[models.a]\nmax_num_seqs = [1]", "line 2: models.a.max_num_seqs: .* is not a plain value"),
         ("[models.a]\nmodel = 3", "line 2: models.a.model: no such key"),
         ('[models.a]\nsource = "/nowhere"', "line 1: models.a: .*no such directory"),
@@ -134,6 +136,33 @@ def test_a_cache_that_nobody_has_sized_has_a_sequence_for_each_engine(tmp_path: 
     tight = f"[node]\nbudget_gib = 0.05\n{text}"
     roles, plain = reader(tmp_path, tight).read().models
     assert roles.engines.engine.kv_cache_bytes == 3 * need_of_one_sequence(plain.engines.engine)
+
+
+def test_a_draft_model_lies_beside_the_file_and_counts_as_memory(tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED, tmp_path / "small")
+    text = 'kv_cache_gib = 0.5\nspeculative = "draft=small"\n'
+    alone, both = reader(tmp_path, f"[models.alone]\nkv_cache_gib = 0.5\n[models.both]\n{text}").read().models
+    assert both.engines.engine.draft_model == tmp_path / "small"
+    assert both.engines.engine.kv_cache_bytes == alone.engines.engine.kv_cache_bytes
+    weights = [model.policy.need_bytes - GIB // 2 for model in (alone, both)]
+    assert weights[1] == 2 * weights[0]
+    one = [need_of_one_sequence(model.engines.engine) for model in (alone, both)]
+    assert one[1] == 2 * one[0]
+
+
+def test_a_head_counts_as_memory(tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED.parent / "embedded_eagle", tmp_path / "head")
+    text = 'kv_cache_gib = 0.5\nspeculative = "eagle3=head"\n'
+    alone, both = reader(tmp_path, f"[models.alone]\nkv_cache_gib = 0.5\n[models.both]\n{text}").read().models
+    assert both.engines.engine.eagle3_head == tmp_path / "head"
+    assert both.policy.need_bytes > alone.policy.need_bytes
+    assert need_of_one_sequence(both.engines.engine) > need_of_one_sequence(alone.engines.engine)
+
+
+@pytest.mark.parametrize(("value", "why"), [("draft=", "is not one of"), ("draft=gone", "no such directory")])
+def test_a_draft_model_that_is_none_is_told_at_its_place(tmp_path: Path, value: str, why: str) -> None:
+    with pytest.raises(UsageError, match=rf"node.toml.*models.a.*{why}"):
+        reader(tmp_path, f'[models.a]\nspeculative = "{value}"\n').read()
 
 
 def need_of_one_sequence(engine: EngineConfig) -> int:

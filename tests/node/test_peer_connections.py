@@ -14,9 +14,10 @@ import pytest
 
 from firelane.backends.cpu.memory import renew, shared_zeroed
 from firelane.contract import HostPages
-from firelane.engine.process.peers import EnginePeers, NoPeers, connect_peers
+from firelane.engine.process.peering import NoPeers, connect_peers
+from firelane.engine.process.peers import EnginePeers
 from firelane.kv import KvCache, WantedPage
-from firelane.kv.transfer import PageCopier
+from firelane.kv.transfer.page_copy import PageCopier
 from firelane.link.packets import send
 from firelane.node import peer_connections
 from firelane.node.peer_connections import PeerConnections
@@ -24,7 +25,7 @@ from firelane.wire.peers import PeerConnection, PeerLost, PeerReady
 
 
 class Core:
-    """As much of an engine as its peers see, and its pages of one block each."""
+    """The part of an engine that its peers see, with pages of one block each."""
 
     def __init__(self, *, shared=False):
         self.kv = KvCache(4, 4)
@@ -43,7 +44,7 @@ class Core:
         return WantedPage(0, chain.names(tokens, 1)[0])
 
     def standby(self, peers):
-        """As EngineStandby."""
+        """Go to standby like EngineStandby."""
         self.kv.forget()
         peers.standby()
         renew(self._fd, self._bytes)
@@ -222,7 +223,7 @@ def test_a_standby_before_the_first_connection():
 
 
 def descriptors(path: Path) -> int:
-    """Of a file, in this process; others of the process come and go."""
+    """Count the descriptors of a file in this process; descriptors of other files come and go."""
     found = 0
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):

@@ -14,7 +14,7 @@ from firelane.cli import build_parser
 from firelane.engine_config import HostsConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.kv.transfer import PeerTransfer
+from firelane.kv.transfer.peers import PeerTransfer
 from firelane.link.packets import send
 from firelane.node import remote_peers
 from firelane.node.peer_connections import PeerConnections

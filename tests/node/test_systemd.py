@@ -1,4 +1,4 @@
-"""What systemd passes, and what it hears."""
+"""Systemd passes sockets to the server, and hears when it is ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every group of ranks holds to, whatever joins its ranks: one suite for all kinds of device."""
+"""Every group of ranks must pass these tests, whatever joins its ranks: one suite for all kinds of device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RankContract:
         raise NotImplementedError
 
     def read(self, interconnect: Interconnect, steps: int) -> list[StepInputs]:
-        """What another rank reads of the first steps."""
+        """Read the inputs of the first steps as another rank does."""
         raise NotImplementedError
 
     @contextmanager
@@ -196,8 +196,9 @@ def sockets() -> int:
 
 
 def firsts(inputs: StepInputs) -> list[int]:
-    """The numbers of a step, and the first of each array."""
-    return [array if isinstance(array, int) else int(array[0]) for array in vars(inputs).values()]
+    """The numbers of a step, and the first of each array but features, which only one rank reads."""
+    arrays = {name: array for name, array in vars(inputs).items() if name != "features"}
+    return [array if isinstance(array, int) else int(array[0]) for array in arrays.values()]
 
 
 def _until(is_so: Callable[[], bool], timeout_s: float = 20.0) -> None:

@@ -44,7 +44,7 @@ READY = f"{LOADS} {say(words.READY + words.SIZES.pack(*SIZES))}"
 
 
 def rested(released: int, resident: int) -> str:
-    """What a rank does that is told to go to standby."""
+    """Return the script of a rank that is told to go to standby."""
     return f"order {say(words.RESTED + words.GIVEN.pack(released, resident))}"
 
 
@@ -131,6 +131,7 @@ class FakeExecutor:
     kv_bytes: int = 3
     page_memory: None = None
     state_memory: None = None
+    adapters: None = None
     can_sleep: bool = True
     _flying: deque[int] = field(default_factory=deque[int])
 

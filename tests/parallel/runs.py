@@ -54,6 +54,6 @@ class Toy:
         return next(array for value, array in step.values.items() if value.name == "logits")
 
     def logits(self, prompt: int, drawn: int) -> np.ndarray:
-        """Of a prompt in two chunks, and of so many tokens that are drawn behind it."""
+        """Return the logits of a prompt in two chunks, and of so many tokens that are drawn behind it."""
         rows = [self.step(prompt - prompt // 3), self.step(prompt // 3, SAMPLE)]
         return np.concatenate([*rows, *(self.step(1, SAMPLE) for _ in range(drawn))])

@@ -38,7 +38,7 @@ class TestNothingBetweenRanks(RankContract):
 
 
 class TestMemoryOfAHost(RankContract):
-    """Of the executor in front only the word of the end is real, which lies in the shared memory."""
+    """The executor in front is a fake, but for the word of the end, which lies in the shared memory."""
 
     def make(self, executor: FakeExecutor, pp: int, tp: int) -> Interconnect:
         config = ExecutorConfig(cache_dir=Path("/"), tensor_parallel_size=tp, pipeline_parallel_size=pp)

@@ -152,7 +152,7 @@ def test_no_room_is_zero() -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8"])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_keys_in_eight_bits(dtype: str, tp: int) -> None:
-    """As the engine's program has them, for each head of a rank."""
+    """A rank's pages have the engine's bytes for each of its heads."""
     found = setup(LLAMA_8B, "h100", "bf16", dtype)
     (stage,) = make_stages(clock_of(found, ParallelLayout(tp=tp)))
     assert stage.page_token_bytes * tp == found.model.program.kv_bytes_per_token

@@ -1,4 +1,4 @@
-"""How layers are bundled into cache groups, with the shapes of released models."""
+"""Layers are bundled into cache groups, with the shapes of released models."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def attention(**fields: Any) -> Attention:
 
 
 def step_of(values: dict[Value, np.ndarray], **weights: np.ndarray) -> ReferenceStep:
-    """As step_with(), with a cache of latents."""
+    """Make a step like step_with(), with a cache of latents."""
     keys = np.full((2, 64, 1, RANK + ROPE), np.nan, np.float32)
     cache = ReferenceCache(keys={0: keys}, values={0: keys[..., :RANK]}, dtypes={0: DType.F32})
     return replace(step_with(values, START, **weights), cache=cache)

@@ -22,7 +22,7 @@ def row_bytes(value: Value) -> int:
 
 
 def wide_row_bytes(value: Value) -> int:
-    """Of a backend that keeps bf16 in floats."""
+    """Return a row's bytes on a backend that keeps bf16 in floats."""
     return 4 * value.width
 
 

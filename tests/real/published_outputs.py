@@ -209,7 +209,7 @@ def _stem(path: str) -> str:
 
 
 def _called(name: str, values: list[Any]) -> Any:
-    """What the functions of the file that make messages give."""
+    """Evaluate a call of one of the file's functions that make messages."""
     padded = [*values, "", "", "", "", ""]
     if name == "simple_assist_msg":
         content, reasoning, tool, arguments, call_id = padded[:5]

@@ -1,5 +1,5 @@
-"""What a conversation's messages became for a template, told apart: each change has a reason, and whatever no
-reason takes back has to be as it was.
+"""Tells apart how a conversation's messages were changed for a template: each change has a reason, and
+whatever no reason takes back has to be as it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from firelane.text.tools.tool import Tool
 from tests.real.template_talks import FUNCTION, TOOLS
 
 Atom = tuple[str, str]
-"""Who speaks, and one text: "system", "user", "assistant", "thought", "call" or "result"."""
+"""A role and one text. The role is "system", "user", "assistant", "thought", "call" or "result"."""
 ONE_SYSTEM = "leading system messages are one"
 SYSTEM_ASKS = "a system's text is a user's"
 JOINED = "neighbours of one role are one message"
@@ -196,7 +196,7 @@ def _add(talk: Talk, message: dict[str, Any], form: ModelChatFormat | None) -> N
 def _add_text(
     talk: Talk, role: str, text: str, place: int, form: ModelChatFormat | None, message: dict[str, Any]
 ) -> int:
-    """How many texts it is: one, or none of a client's."""
+    """Add a text to the talk; return how many texts of the client's it is: one or none."""
     if form is not None and text.startswith("You may call these functions"):
         assert json.dumps(FUNCTION) in text
         talk.reasons.add(INSTRUCTED)

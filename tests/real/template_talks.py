@@ -16,8 +16,6 @@ from firelane.gateway.apis.messages.types import MessagesRequest
 from firelane.gateway.apis.ollama import chat as ollama_chat
 from firelane.gateway.apis.ollama.types import OllamaChatRequest
 from firelane.gateway.apis.responses import chat as responses_chat
-from firelane.gateway.conversations.conversation_store import ConversationStore
-from firelane.gateway.conversations.response_store import ResponseStore
 from firelane.gateway.conversations.turn import ConversationStores, begin_turn
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
 
@@ -125,7 +123,7 @@ def as_responses(turns: list[Turn]) -> ChatRequest:
     body = {"input": items, "instructions": instructions, "tools": tools}
     request = msgspec.convert(body, ResponsesRequest)
     request.check()
-    turn_of = begin_turn(request, ConversationStores(ResponseStore(0), ConversationStore(0)), ANONYMOUS_ADMIN)
+    turn_of = begin_turn(request, ConversationStores.of(0), ANONYMOUS_ADMIN)
     return responses_chat.as_chat(request, turn_of.earlier, turn_of.own)
 
 

@@ -94,7 +94,7 @@ UNKNOWN = {
     "meetkai-functionary-medium-v3.2": ">>>name, and JSON",
     "upstage-Solar-Open-100B": "calls whose ids come first",
 }
-"""What is not read, by name, and how it is written."""
+"""Formats that are not read, by the template's name, each with how it writes calls."""
 
 
 def line_of(path: Path) -> str:

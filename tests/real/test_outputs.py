@@ -24,7 +24,7 @@ from tests.text.toy_model import byte_tokenizer
 FILES = artefacts.llama_cpp("tests/test-chat.cpp")
 OUTPUTS = [output for file in FILES for output in published_outputs(file)]
 FRESH = [output for output in OUTPUTS if "messages" not in output.options]
-"""Those that go on with a message are left out: the publisher counts its text as a part of the answer."""
+"""Outputs that go on with a message are left out: the publisher counts its text as a part of the answer."""
 NO_REASONING = "COMMON_REASONING_FORMAT_NONE"
 MARK = re.compile(
     r"<\|[^|<>\s]+\|?>|<[a-z_]+\|>|\[/?[A-Z_]+\]|</?[a-z_:]*(?:think|tool_call)>|<｜[^｜<>]+｜>"
@@ -142,7 +142,7 @@ def test_an_output_is_read_as_published_at_every_cut(output: Output) -> None:
 
 
 def taken_back(reason: str, output: Output, prompt: str, found: Read) -> Read:
-    """What is read here, with the one change that the reason names undone."""
+    """Return what is read here, with the one change that the reason names undone."""
     content, reasoning, calls = found
     if reason == PREFILLED:
         mark = prompt.rstrip().rpartition("\n")[2]

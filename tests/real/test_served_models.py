@@ -27,7 +27,8 @@ MOST_LOSS = {"gguf": 0.005, "bf16": 0.005, "lossless": 0.005, "int8": 0.02, "int
 
 @dataclass(frozen=True)
 class Scores:
-    """Of each place but the text's first: the likeliest token, and the logarithm of the text's own one."""
+    """The likeliest token at each place but the text's first, and the log-probability of the text's own
+    token."""
 
     likeliest: np.ndarray
     own: np.ndarray

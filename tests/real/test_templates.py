@@ -168,9 +168,9 @@ def loses(one: Rendered, messages: list[Any], tools: list[Any], without_calls: s
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_what_transformers_renders(name: str) -> None:
-    """What the template is given is rendered as by transformers, and nothing that transformers renders is
-    refused. It is what a client has sent, but for changes that the template needs: without them, it refuses
-    a conversation, or loses a text of it."""
+    """Conversations are rendered as by transformers, and nothing that transformers renders is refused. A
+    template is given what a client has sent, but for changes that the template needs: without them, it
+    refuses a conversation, or loses a text of it."""
     talks = {talk: (said, TOOLS if tools else []) for talk, (said, tools) in (TALKS | NEEDS).items()}
     made = {talk: rendered(name, *talks[talk]) for talk in talks}
     assert [talk for talk, one in made.items() if one.ours != one.given] == []

@@ -84,7 +84,8 @@ def _is_composed(text: str) -> bool:
 
 @pytest.mark.parametrize("path", VOCABULARIES, ids=name_of)
 def test_special_tokens_are_one_token_wherever_they_stand(path: Path) -> None:
-    """Those of control and of the user's own, behind a letter and before one, as marks of chats stand."""
+    """Tokens of control and of the user's own are one token behind a letter and before one, as marks of chats
+    stand."""
     if name_of(path) in REFUSED:
         return
     core = converted(path)

@@ -97,7 +97,8 @@ print(json.dumps([before, in_a_thread(TRIES["program"])]))
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory: pytest.TempPathFactory):
-    """What became of each attempt, and of starting a program once that is forbidden."""
+    """Run the attempts in a sandbox; give the result of each, and of starting a program once that is
+    forbidden."""
     root = tmp_path_factory.mktemp("sandbox")
     (root / "blobs").mkdir()
     (root / "blobs" / "1").write_text("weights")

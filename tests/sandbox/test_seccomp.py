@@ -40,7 +40,7 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 
 
 def run(code: list[Instruction], number: int, audit: int, arguments: tuple[int, ...]) -> int:
-    """What the filter returns for a call."""
+    """Run the filter on a call; return its verdict."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("=IIQ6Q", number, audit, 0, *padded)
     at = accumulator = 0
@@ -114,7 +114,7 @@ def test_calls_by_their_arguments(
 
 
 def test_calls_of_other_interfaces_fail(machine: Machine) -> None:
-    """Those of 32 bits, and x32's, have other numbers."""
+    """Calls of 32-bit programs, and of x32, have other numbers."""
     code = program(machine, ALL)
     assert error(run(code, 0, 0x40000003, ())) == errno.ENOSYS
     if machine.other_from is not None:

@@ -27,7 +27,7 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Of a tiny model, with a file that is no part of it."""
+    """The files of a tiny model, with one that is no part of it."""
     directory = make_checkpoint("llama_bias", "float32", tmp_path_factory.mktemp("model"))
     found = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
     return found | {"pytorch_model.bin": b"pickled", "additional_chat_templates/tool_use.jinja": b"t"}
@@ -145,7 +145,7 @@ def test_a_listed_file_that_is_gone_is_named(hub: Hub, monkeypatch: pytest.Monke
 
 
 def test_a_pull_that_was_killed_leaves_nothing_behind(hub: Hub, tmp_path: Path) -> None:
-    """What had come whole stays; the file that was on its way comes again."""
+    """Files that had come whole stay; the file that was on its way comes again."""
     reports: list[tuple[int, int]] = []
 
     def pull() -> asyncio.Task[None]:

@@ -58,7 +58,7 @@ def sources(cache: NodeCache) -> list[tuple[str, bool]]:
 
 
 def test_entries(models: list[str], directory: Path) -> None:
-    """Those used longest ago first, by the names that models are served by."""
+    """Entries come with the one used longest ago first, by the names that models are served by."""
     cache = NodeCache(directory)
     assert cache.entries() == []
     first, second = (fetched(cache, url, whole=True) for url in models[:2])
@@ -118,7 +118,7 @@ def test_remove(models: list[str], directory: Path) -> None:
 def test_remove_weights_of_other_models(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a directory, however it is written, and of a model of the hub."""
+    """The weights are of a directory, however it is written, and of a model of the hub."""
     cache = NodeCache(directory)
     here = make_checkpoint("llama_bias", "bfloat16", tmp_path / "here")
     hub = make_checkpoint("llama_bias", "float32", tmp_path / "models--owner--name" / "snapshots" / "1")
@@ -139,7 +139,8 @@ ODD = ["", " ", "/", "//", ".", "..", "~", "owner", "s3://", "s3://bucket", "a" 
 def test_odd_names_are_no_models(
     tmp_path: Path, models: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Of directories, of the hub and of stores; also where the command runs in such a directory's parent."""
+    """No such name removes a directory's, the hub's or a store's model, even where the command runs in such a
+    directory's parent."""
     cache = NodeCache(directory)
     here = make_checkpoint("llama_bias", "bfloat16", tmp_path / "here")
     packed(here, directory).close()

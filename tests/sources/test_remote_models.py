@@ -149,7 +149,7 @@ def test_another_version_is_another_model(model: Path, cache: Path) -> None:
 def test_a_store_that_cannot_be_reached(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is there is taken, of the version that was used last."""
+    """The version that was used last is taken from the cache."""
     del model
     directory = resolve(URL, cache_dir=cache)
 

@@ -20,9 +20,9 @@ KEY, SECRET = "a-key", "a-secret"
 
 @dataclass
 class Fault:
-    """What happens to one answer. status: sent in its place, with an error `code` of S3. after: bytes of the
-    body, then `how`: "cut" (the connection is reset), "end" (it is closed in good order), "stall" (nothing
-    more comes), "replace" (another version's name is given, and all of the body)."""
+    """A fault of one answer. status: sent in its place, with an error `code` of S3. after: bytes of the body,
+    then `how`: "cut" (the connection is reset), "end" (it is closed in good order), "stall" (nothing more
+    comes), "replace" (another version's name is given, and all of the body)."""
 
     status: int = 0
     code: str = ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import logging
 
@@ -31,6 +32,19 @@ def test_names_do_not_steer_the_terminal(capsys):
     logs.set_up("info")
     logging.getLogger("firelane.x").info("tensor=%s", "\x1b[2Ja\0\x9b\tb")
     assert capsys.readouterr().err.endswith("tensor=\\x1b[2Ja\\x00\\x9b\tb\n")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_lines_go_to_another_stream_in_the_same_form(form):
+    first, second = io.StringIO(), io.StringIO()
+    logs.set_up("info", form, first)
+    logging.getLogger("firelane.x").info("to=%s", "first")
+    logs.write_to(second)
+    logging.getLogger("firelane.x").info("to=%s", "second")
+    assert "to=first" in first.getvalue()
+    assert "second" not in first.getvalue()
+    assert second.getvalue().replace("second", "first").count("to=first") == 1
+    assert second.getvalue().startswith("{") == (form == "json")
 
 
 def test_unknown_level():

@@ -57,15 +57,19 @@ def test_marks_are_left_out_unless_no_parser_is_wanted(options, found):
 
 def test_answers_that_are_held_begin_behind_the_reasoning():
     with chatting(COHERE, *SPECIALS) as chat:
-        content = chat.ask(response_format=FORM)
-        assert content.text.endswith("<|START_THINKING|><|END_THINKING|><|START_TEXT|>")
-        assert content.splitter is None
+        content, end = chat.ask(response_format=FORM), chat.id_of("<|END_THINKING|>")
+        assert content.text.endswith("<|START_THINKING|>")
+        mark = f"<[{chat.id_of('<|START_TEXT|>')}]>"
+        assert content.grammar.before.startswith(f"before: thought <[{end}]> SPACE {mark}\n")
+        assert chat.read(content, 'Hm.<|END_THINKING|><|START_TEXT|>{"a":1}') == ('{"a":1}', "Hm.", [])
         forced = chat.ask(tools=[TOOL], tool_choice="required")
-        assert forced.text.endswith("<|START_THINKING|><|END_THINKING|>")
-        assert chat.read(forced, CALL) == ("", "", [("f", '{"a": 1}')])
+        assert forced.text.endswith("<|START_THINKING|>")
+        assert forced.grammar.before.startswith(f"before: thought <[{end}]> SPACE \n")
+        assert chat.read(forced, f"Hm.<|END_THINKING|>{CALL}") == ("", "Hm.", [("f", '{"a": 1}')])
         both = chat.ask(tools=[TOOL], response_format=FORM)
         assert f"body: <[{chat.id_of('<|START_TEXT|>')}]>" in both.grammar.text
-        assert chat.read(both, '<|START_TEXT|>{"a": 1}') == ('{"a": 1}', "", [])
+        text = '<|END_THINKING|><|START_TEXT|>{"a": 1}'
+        assert chat.read(both, text) == ('{"a": 1}', "", [])
 
 
 def test_a_message_goes_on_within_its_marks():
@@ -114,11 +118,15 @@ def test_a_response_that_the_prompt_begins():
     """A held answer begins it once, whoever writes it; calls stand behind one that is empty."""
     with chatting(KIMI, *K3) as chat:
         content = chat.ask(response_format=FORM)
-        assert content.text.endswith(f'role="assistant"<|sep|>{RESPONSE}')
+        assert content.text.endswith('role="assistant"<|sep|><|open|>think<|sep|>')
+        open_, close, sep = (f"<[{chat.id_of(mark)}]>" for mark in K3)
+        assert f'{close} "think" {sep} SPACE {open_} "response" {sep}' in content.grammar.before
+        calm = chat.ask(response_format=FORM, chat_template_kwargs={"thinking": False})
+        assert calm.text.endswith(f'role="assistant"<|sep|>{RESPONSE}')
+        assert calm.grammar.before == ""
         for fields in ({"tool_choice": "required"}, {"response_format": FORM}):
-            held = chat.ask(tools=[TOOL], **fields)
+            held = chat.ask(tools=[TOOL], chat_template_kwargs={"thinking": False}, **fields)
             assert held.text.endswith('role="assistant"<|sep|>')
-            open_, close, sep = (f"<[{chat.id_of(mark)}]>" for mark in K3)
             before = f'{open_} "response" {sep} {close} "response" {sep} {open_} "tools" {sep} block'
             assert f"calls: {before}\n" in held.grammar.text
         assert f'body: {open_} "response" {sep}' in held.grammar.text
@@ -163,7 +171,11 @@ def test_a_message_to_self_is_reasoning_whatever_it_quotes(tools):
 
 def test_messages_that_are_held():
     with chatting(MUSE, "<|start|>", "<|message|>", "<|eom|>", "<|eot|>") as chat:
-        assert chat.ask(response_format=FORM).text.endswith("<|start|>assistant to=user<|message|>")
+        content = chat.ask(response_format=FORM)
+        assert content.text.endswith("<|start|>assistant")
+        assert content.grammar.before.startswith("before: thought* ")
+        text = ' to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>{"a":1}'
+        assert chat.read(content, text) == ('{"a":1}', "Hm.", [])
         forced = chat.ask(tools=[TOOL], tool_choice="required")
         assert forced.text.endswith("<|start|>assistant")
         assert "calls: thought* call" in forced.grammar.text
@@ -178,10 +190,8 @@ def test_reasoning_by_a_mode_with_a_name():
             {"chat_template_kwargs": {"enable_thinking": False}},
             {"chat_template_kwargs": {"thinking_mode": "disabled"}},
             {"reasoning_effort": "none"},
-            {
-                "tools": [TOOL],
-                "tool_choice": "required",
-                "chat_template_kwargs": {"thinking_mode": "enabled"},
-            },
         ):
             assert chat.ask(**fields).text.endswith("</mm:think>")
+        mode = {"thinking_mode": "enabled"}
+        forced = chat.ask(tools=[TOOL], tool_choice="required", chat_template_kwargs=mode)
+        assert not forced.text.endswith("</mm:think>")

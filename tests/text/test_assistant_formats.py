@@ -15,13 +15,13 @@ from splitting import joined
 
 from firelane.api.chat import ChatRequest
 from firelane.errors import RequestError
-from firelane.text.chat.answer_format import AnswerFormat
 from firelane.text.chat.assistant import Assistant, RenderedChat
-from firelane.text.chat.conversation import ChatInput
+from firelane.text.chat.chat_format import AnswerFormat
+from firelane.text.chat.conversation import ChatInput, ToolUse
 from firelane.text.model_files import ModelTextFiles
 from firelane.text.prompt import PromptBuilder
 from firelane.text.tokens.tokenizer import Tokenizer
-from firelane.text.tools.tool import Tool, ToolUse
+from firelane.text.tools.tool import Tool
 from tests.text.toy_model import byte_tokenizer
 
 USER = {"role": "user", "content": "hi"}
@@ -111,10 +111,13 @@ def test_harmony_calls(harmony):
 
 
 def test_harmony_held_to_a_format(harmony):
-    """The prompt ends where the answer's content begins."""
+    """The model thinks first, if it likes, and then writes the mark that content begins with."""
     chat = harmony.ask(response_format=FORM)
-    assert chat.text.endswith("<|start|>assistant<|channel|>final<|message|>")
-    assert (chat.splitter, chat.grammar.kind) == (None, "json_schema")
+    assert chat.text.endswith("<|start|>assistant")
+    assert chat.grammar.kind == "json_schema"
+    assert chat.grammar.before.startswith("before: thought* ")
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    assert harmony.read(chat, thought + '<|channel|>final<|message|>{"a":1}') == ('{"a":1}', "Hm.", [])
     both = harmony.ask(response_format=FORM, tools=[TOOL])
     assert both.text.endswith("<|start|>assistant")
     assert "body: thought* " in both.grammar.text
@@ -181,7 +184,11 @@ def test_deepseek_thinks_when_it_is_told():
             assert chat.read(asked, text) == ("b", "a", [("f", "{}")])
         assert chat.read(chat.ask(), "b") == ("b", "", [])
         forced = chat.ask(chat_template_kwargs={"thinking": True}, tools=[TOOL], tool_choice="required")
-        assert forced.text.endswith("</think>")
+        assert forced.text.endswith("<think>")
+        assert forced.grammar.before.startswith("before: thought <[")
+        calm = chat.ask(tools=[TOOL], tool_choice="required")
+        assert calm.text.endswith("</think>")
+        assert calm.grammar.before == ""
         assert chat.ask(reasoning_effort="none", chat_template_kwargs={"thinking": True}).text.endswith(
             "</think>"
         )

@@ -319,7 +319,7 @@ def test_cases_however_they_are_cut(name, text, content, calls):
 
 @pytest.mark.parametrize(("name", "text", "content", "calls"), CASES)
 def test_any_beginning_of_a_text(name, text, content, calls):
-    """What the answer's limit cuts: no call is lost, and no finished argument is another one."""
+    """A text may be cut by the answer's limit: no call is lost, and no finished argument is another one."""
     family = named_family(name)
     del content
     for end in range(len(text)):

@@ -1,4 +1,4 @@
-"""How the format of a model's chats is found, and what it tells."""
+"""The format of a model's chats is found from its template, and tells how calls and marks are written."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from firelane.text.tokens.detokenize import (
     StopMatcher,
     StreamDetokenizer,
     TableDetokenizer,
-    make_detokenizer,
     partial_suffix_length,
 )
 from firelane.text.tokens.tokenizer import Tokenizer
@@ -29,7 +28,7 @@ def sentencepiece() -> tokenizers.Tokenizer:
 
 
 def stream(tokenizer: Tokenizer, ids: list[int]) -> str:
-    detokenizer = make_detokenizer(tokenizer)
+    detokenizer = tokenizer.detokenizer()
     return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
 
 
@@ -47,7 +46,7 @@ def test_any_ids_give_what_the_library_gives(ids):
 
 @given(st.text(min_size=1))
 def test_no_broken_character_on_the_way(text):
-    detokenizer = make_detokenizer(BYTES)
+    detokenizer = BYTES.detokenizer()
     pieces = [detokenizer.push(token) for token in BYTES.encode(text, add_special_tokens=False)]
     assert text.startswith("".join(pieces[:-1]))
 
@@ -59,7 +58,7 @@ FIRE = ["<0xF0>", "<0x9F>", "<0x94>", "<0xA5>"]
 def test_sentencepiece(groups):
     core = sentencepiece()
     tokenizer = Tokenizer(core)
-    assert isinstance(make_detokenizer(tokenizer), TableDetokenizer)
+    assert isinstance(tokenizer.detokenizer(), TableDetokenizer)
     ids = [core.token_to_id(name) for group in groups for name in group]
     assert stream(tokenizer, ids).removeprefix(" ") == core.decode(ids)
 
@@ -70,7 +69,7 @@ def test_decoder_without_table_uses_the_library():
     )
     core.decoder = decoders.WordPiece()
     tokenizer = Tokenizer(core)
-    assert isinstance(make_detokenizer(tokenizer), StreamDetokenizer)
+    assert isinstance(tokenizer.detokenizer(), StreamDetokenizer)
     assert stream(tokenizer, [1, 2, 3]) == "playing now"
     assert tokenizer.token_text(2) == "##ing"
 
@@ -114,7 +113,7 @@ def test_stop_matcher_holds_no_more_than_it_must():
 def test_all_at_once_is_one_by_one(text, cut):
     """Also where the end is in the middle of a character."""
     ids = BYTES.encode(text)[: cut + 1]
-    for make in (lambda: make_detokenizer(BYTES), lambda: StreamDetokenizer(BYTES, frozenset())):
+    for make in (lambda: BYTES.detokenizer(), lambda: StreamDetokenizer(BYTES.core, frozenset())):
         one, at_once = make(), make()
         single = "".join(one.push(token) for token in ids) + one.flush()
         assert at_once.push_all(ids[:2]) + at_once.push_all(ids[2:]) + at_once.flush() == single
@@ -131,3 +130,27 @@ def test_long_texts_have_the_same_tokens():
 @pytest.mark.parametrize(("end", "length"), [("<", 1), ("<|en", 4), ("<|end|", 6), ("<|x", 0), ("", 0)])
 def test_the_end_of_a_text_that_begins_a_mark(before, end, length):
     assert partial_suffix_length(f"{before} {end}", ["<|end|>", "</s>"]) == length
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, Tokenizer(sentencepiece())])
+@given(data=st.data())
+def test_several_tokens_at_once(tokenizer, data):
+    """Several tokens give the texts of one after another, but for those that complete no text."""
+    runs = data.draw(st.lists(st.lists(st.integers(0, 270), max_size=6), max_size=4))
+    one, several = tokenizer.detokenizer(), tokenizer.detokenizer()
+    for run in runs:
+        assert several.texts(run) == [text for text in map(one.push, run) if text]
+    assert several.flush() == one.flush()
+
+
+def test_tokens_that_are_text_are_kept_as_text_alone():
+    tokenizer = Tokenizer(byte_tokenizer())
+    table = tokenizer.token_table(tokenizer.special_ids)
+    assert table is not None
+    letter, *rest = tokenizer.encode("xé", add_special_tokens=False)
+    for token, text in [(letter, "x"), (rest[0], None if len(rest) > 1 else "é")]:
+        assert table.texts_of[token] == text
+        assert token not in table.bytes_of
+    assert table.bytes_of[letter] == table.bytes_of.peek(letter) == b"x"
+    shown = min(tokenizer.special_ids)
+    assert table.texts_of[shown] == tokenizer.core.id_to_token(shown)

@@ -10,9 +10,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
-from firelane.text.tokens import encoder
-from firelane.text.tokens.encoder import PIECE_CHARS, TextEncoder, TextRoom, unpack_ids
-from firelane.text.tokens.tokenizer import Tokenizer
+from firelane.text.tokens import tokenizer as module
+from firelane.text.tokens.tokenizer import PIECE_CHARS, TextEncoder, TextRoom, Tokenizer, unpack_ids
 
 
 def core() -> tokenizers.Tokenizer:
@@ -89,7 +88,7 @@ def test_one_of_many_that_is_too_long_ends_the_work(tokenizer):
 def test_a_cut_text_is_tokenised_at_its_end(tokenizer, text, from_start):
     room = replace(ROOM, keep=900, from_start=from_start)
     (ids,) = run(tokenizer, text, room=room)
-    assert len(ids) >= 900 + encoder.MARGIN_TOKENS
+    assert len(ids) >= 900 + module.MARGIN_TOKENS
     part = text[:64_000] if from_start else text[-64_000:]
     whole = Tokenizer(core()).encode(part)
     assert ids[:900] == whole[:900] if from_start else ids[-900:] == whole[-900:]
@@ -142,7 +141,7 @@ def test_long_texts_take_turns(monkeypatch):
         running[0] -= 1
         return function(*args)
 
-    monkeypatch.setattr(encoder.asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(module.asyncio, "to_thread", to_thread)
 
     async def work():
         made, room = TextEncoder(tokenizer), replace(ROOM, max_tokens=10**6)

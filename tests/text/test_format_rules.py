@@ -318,7 +318,7 @@ HOSTILE = [
     "name", ["qwen3_coder", "deepseek_v32", "gemma4", "llama4_pythonic", "kimi_k3", "minimax_m3"]
 )
 def test_hostile_schemas_are_refused_in_one_line_or_held(name, schema):
-    """What llguidance does not take is refused by the engine."""
+    """The engine refuses what llguidance does not take."""
     message, text = "", "start: calls\n"
     try:
         text = rules(name, schema)

@@ -9,8 +9,7 @@ from family_templates import HARMONY
 from splitting import cut, joined, split
 
 from firelane.text.rendering.template import ChatTemplate
-from firelane.text.tools.formats.harmony import Harmony
-from firelane.text.tools.formats.harmony_history import harmony_history
+from firelane.text.tools.formats.harmony import Harmony, harmony_history
 
 PARSE = Harmony().parse
 THOUGHT = "<|channel|>analysis<|message|>I think.<|end|>"

@@ -87,7 +87,7 @@ JSON = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(JSON)
 def test_whatever_python_writes(value):
-    """As `repr` has it, which knows both quotes, and as JSON."""
+    """Values are read as `repr` writes them, with both kinds of quotes, and as JSON."""
     for text in (repr(value), json.dumps(value), json.dumps(value, ensure_ascii=False)):
         assert json.loads(python_as_json(text)) == value
         assert LiteralEnd().feed(text) is None

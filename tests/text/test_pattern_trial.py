@@ -47,7 +47,7 @@ def test_usual_expressions(regex):
 
 
 def test_a_delay_that_does_not_come_again(monkeypatch):
-    """As by a collection of garbage: each text takes long the first time."""
+    """Garbage collection may cause such a delay: each text takes long the first time."""
     seen, clock = set(), [0.0]
     monkeypatch.setattr(pattern_trial.time, "thread_time", lambda: clock[0])
 

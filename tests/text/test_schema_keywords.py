@@ -17,8 +17,7 @@ import pytest
 from llguidance import LLMatcher
 from openai.lib._pydantic import to_strict_json_schema
 
-from firelane.text.schemas.closed_schema import closed
-from firelane.text.schemas.schema_keywords import FORMATS, held, not_held
+from firelane.text.schemas.closed_schema import FORMATS, closed, held, not_held
 
 MORE_FORMATS = (
     *(

@@ -119,7 +119,7 @@ def test_any_cut_gives_the_same(parse, text, places, in_reasoning):
 @settings(max_examples=300, deadline=None)
 @given(PARSERS, TEXTS, CUTS)
 def test_nothing_is_made_up_and_order_is_kept(parse, text, places):
-    """What is given out is the text with parts left out."""
+    """The deltas' text is the given text with parts left out."""
     rest = iter(text)
     for delta in split(parse, cut(text, places)):
         for c in getattr(delta, "text", None) or "":
@@ -160,7 +160,7 @@ def test_any_arguments_come_through(value, places, indent, ascii_only):
     "piece", ['<tool_call>{"arguments": {', '<tool_call>{"x": 1, ', "<tool_call>", "[TOOL_CALLS]a"]
 )
 def test_hostile_repetition_is_cheap(piece):
-    """What looks like calls over and over is not looked at over and over."""
+    """Text that looks like calls again and again is not searched again and again."""
     text = piece * (60_000 // len(piece))
     for parse in (HERMES, MISTRAL):
         begin_s = time.process_time()

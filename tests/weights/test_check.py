@@ -1,4 +1,4 @@
-"""What is found out about packed weights while they are served."""
+"""Packed weights are checked for damage while they are served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.formats.formats import Format
-from firelane.weights.packing import source
+from firelane.weights.packing import check, source
 from firelane.weights.packing.check import BackgroundCheck
 from firelane.weights.packing.loader import load_packed
 from firelane.weights.packing.packed import PackedWeights, is_intact
@@ -79,6 +79,27 @@ def test_sound_weights_pass(model: Path, cache: Path, form: Format | None) -> No
     weights, checked = load(model, cache, form)
     checked.step_begins()
     assert is_intact(weights.path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+def test_a_checkpoint_is_let_go_when_nobody_compares_with_it_any_more(model: Path, cache: Path) -> None:
+    """Mapped, what was read of it would count as memory of the process."""
+    assert str(model) not in Path("/proc/self/maps").read_text()
+    for _ in range(2):  # packed by this process, and before
+        weights, checked = load(model, cache)
+        mapped = Path("/proc/self/maps").read_text()
+        assert str(weights.path) in mapped
+        assert str(model) not in mapped
+        checked.step_begins()
+
+
+def test_what_packing_took_goes_back_once(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back = []
+    monkeypatch.setattr(check, "give_back_freed", lambda: given_back.append(cache))
+    load(model, cache)
+    assert given_back == [cache]
+    load(model, cache)  # packed before
+    assert given_back == [cache]
 
 
 @FORMS

@@ -144,14 +144,14 @@ def test_coded3_byte_by_byte() -> None:
 
 
 def test_lanes_restore_the_order_when_bytes_are_interleaved() -> None:
-    """As AVX-512's unpack instructions do, in each 16 bytes on their own."""
+    """AVX-512's unpack instructions interleave bytes in this way, in each 16 bytes on their own."""
     low_half = [int(i) for lane in LANES.reshape(4, 16) for i in lane[:8]]
     high_half = [int(i) for lane in LANES.reshape(4, 16) for i in lane[8:]]
     assert low_half + high_half == list(range(64))
 
 
 def escapes_of(panel: NDArray[np.uint16], format_: Format, base: int) -> int:
-    """How many there are."""
+    """Count the weights of a panel that are escapes."""
     if format_ is W3:
         code = (panel.astype(int) >> 7 & 0xFF) - base
         return int(((code < 0) | (code > 6)).sum())

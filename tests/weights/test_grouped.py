@@ -18,11 +18,11 @@ from firelane.weights.formats.grouped import decode, encode, fits, fitted, panel
 
 FORMATS = list(GROUPINGS)
 RANGES = {4: (-8, 8), 6: (-32, 32), 8: (-128, 128)}
-"""Of codes by their bits; from 0 on where those of four bits have minima."""
+"""The range of codes by their number of bits; codes of four bits with minima begin at 0."""
 
 
 def random_codes(grouping: Grouping, rows: int = 64, k: int = 512, seed: int = 0) -> Codes:
-    """Of scales with as many bits as these heads can hold, some of them zero or negative."""
+    """Draw codes with scales of as many bits as these heads can hold, some of them zero or negative."""
     rng = np.random.default_rng(seed)
     low, high = RANGES[grouping.bits]
     low, high = (0, 16) if grouping.minima and grouping.bits == 4 else (low, high)

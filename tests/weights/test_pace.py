@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.weights.pace import QUIET_S, SHARE, StepPace
+from firelane.weights.packing.check import QUIET_S, SHARE, StepPace
 
 PIECE_S = 0.002
 

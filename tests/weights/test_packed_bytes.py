@@ -56,7 +56,7 @@ FORMS = {
 
 
 def payload_digest(path: Path) -> str:
-    """Of a packed file without its manifest, which names the plan."""
+    """Return the digest of a packed file without its manifest, which names the plan."""
     data = path.read_bytes()
     length = int.from_bytes(data[-TRAILER_BYTES + 16 : -TRAILER_BYTES + 24], "little")
     return hashlib.sha256(data[: -TRAILER_BYTES - length]).hexdigest()[:16]

@@ -19,7 +19,7 @@ TEMPLATE = Path(__file__).with_name("card.md")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What the card states about the run."""
+    """The run's figures that the card states."""
 
     parameters: int
     train_files: int
@@ -42,7 +42,7 @@ def card(recipe: Recipe, measured: Measured) -> str:
 
 
 def _data_fields(measured: Measured) -> dict[str, object]:
-    """What the run read."""
+    """Return the fields that describe the run's data."""
     return {
         "parameters": measured.parameters / 1e6,
         "python": platform.python_version(),
@@ -61,7 +61,7 @@ def _data_fields(measured: Measured) -> dict[str, object]:
 
 
 def _run_fields(recipe: Recipe, measured: Measured) -> dict[str, object]:
-    """How the run went and what came out."""
+    """Return the fields that describe how the run went and what came out."""
     return {
         "steps": measured.steps,
         "planned": recipe.steps,

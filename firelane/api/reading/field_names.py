@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import msgspec
-
 from firelane.errors import RequestError
 
 Fields = dict[str, Any]
@@ -30,6 +28,7 @@ ALIASES: Mapping[str, str] = {
     "repeat_penalty": "repetition_penalty",
     **dict.fromkeys(("random_seed", "sampling_seed"), "seed"),
     "regex": "guided_regex",
+    "speculative.n_max": "speculative.num_speculative_tokens",
     **dict.fromkeys(("ebnf", "grammar_string"), "grammar"),
     **dict.fromkeys(
         ("thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens"),
@@ -37,7 +36,7 @@ ALIASES: Mapping[str, str] = {
     ),
 }
 """Other servers' names, and the name that chat and completions have for the same. A request type may say with
-OWN_NAMES what it calls that.
+OWN_NAMES what it calls that. A name with a dot is in an object.
 """
 LIMITS, NO_LIMIT = ("max_tokens", "thinking_token_budget"), (-1, -2)
 """Most numbers of tokens, and their values that set no limit, where they come by another server's name."""
@@ -73,7 +72,7 @@ def _not_above_zero(value: Any) -> bool:
 
 
 _FORM = "use `response_format`"
-_ADAPTER = "start the server with the merged model, and leave it out"
+_ADAPTER = "name an adapter that the server has (--lora NAME=DIR) as `model`, and leave this out"
 _SAMPLER = "use `temperature`, `top_p`, `top_k` or `min_p`, and leave it out"
 _STATE = "this path keeps no state: send the whole conversation"
 _MESSAGES = "put it into the conversation's messages"
@@ -160,29 +159,6 @@ COMPANIONS = frozenset(
     )
 )
 """Fields that say nothing without one that is refused."""
-
-
-MARKS = ("prefix", "partial")
-
-
-class MarkedMessage(msgspec.Struct, kw_only=True):
-    """A message that may carry a mark: the answer goes on with its text. prefix: the mark of Mistral and
-    DeepSeek. partial: that of Moonshot and Qwen. In the last message a mark is honoured or refused; in an
-    earlier one it changes nothing any more, and the client is told.
-    """
-
-    prefix: bool | None = None
-    partial: bool | None = None
-
-    @property
-    def mark(self) -> str | None:
-        """Name of the field that asks for it."""
-        return next(iter(marks_of(self)), None)
-
-
-def marks_of(message: MarkedMessage) -> dict[str, Any]:
-    """The marks that are set."""
-    return {name: True for name in MARKS if getattr(message, name)}
 
 
 class FieldNames:

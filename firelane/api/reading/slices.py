@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 import msgspec
 import msgspec.inspect
@@ -166,12 +166,21 @@ def drop_unknown(kind: inspect.Type, value: Any, where: str = "") -> Iterator[st
         yield from drop_unknown(kind.type, value, where)
     elif isinstance(kind, _UNION):
         for one in kind.types:
-            yield from drop_unknown(one, value, where)
+            if not _has_other_tag(one, value):
+                yield from drop_unknown(one, value, where)
     elif isinstance(kind, inspect.ListType) and isinstance(value, list):
         for item in value:
             yield from drop_unknown(kind.item_type, item, f"{where}[]")
     elif isinstance(kind, _STRUCT) and isinstance(value, dict):
         yield from _of_struct(kind, value, f"{where}." if where else "")
+
+
+def _has_other_tag(kind: inspect.Type, value: Any) -> bool:
+    """Whether the value says that it is of another type of the union. Each of them would be looked through,
+    at each level of what is nested."""
+    if not isinstance(kind, _STRUCT) or kind.tag_field is None or not isinstance(value, dict):
+        return False
+    return cast(dict[str, Any], value).get(kind.tag_field) != kind.tag
 
 
 def _of_struct(kind: inspect.StructType, value: dict[str, Any], prefix: str) -> Iterator[str]:

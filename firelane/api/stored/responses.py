@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from firelane.api.chat import MAX_TOOLS
+from firelane.api.custom_tools import InputFormat
 from firelane.api.formats import ResponseFormat
 from firelane.api.sampling import INT64, AnswerFields, Count, Object, Penalty, RunOptions, StopString
 from firelane.api.stored.responses_items import InputItem, OutputItem
@@ -34,9 +35,14 @@ Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-
 Status = Literal["completed", "incomplete", "failed", "in_progress", "queued", "cancelled"]
 
 
+TOLD = ("function", "custom", "namespace")
+"""Types of tools that the model is told of."""
+
+
 class FunctionTool(msgspec.Struct, kw_only=True):
-    """A function that the model may call. parameters: a JSON schema. tools: those of a `namespace`. Of other
-    types, which the makers of models run on their servers, nothing is read.
+    """A function that the model may call, or a custom tool. parameters: a JSON schema. format: of a custom
+    tool's input. tools: those of a `namespace`. Of other types, which the makers of models run on their
+    servers, nothing is read.
     """
 
     type: str
@@ -44,6 +50,7 @@ class FunctionTool(msgspec.Struct, kw_only=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: InputFormat | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | UnsetType | None = UNSET
 
     @property
@@ -52,8 +59,10 @@ class FunctionTool(msgspec.Struct, kw_only=True):
 
     def check(self, where: str) -> None:
         """Raises RequestError."""
-        if self.type in ("function", "namespace") and self.name is None:
+        if self.type in TOLD and self.name is None:
             raise RequestError(f"`{where}.name` is missing", param=f"{where}.name")
+        if self.type == "custom" and self.format is not None:
+            self.format.held(f"{where}.format")
         for i, tool in enumerate(self.members):
             if tool.type == "namespace":
                 raise _unsupported(f"{where}.tools[{i}].type: namespace", param=f"{where}.tools[{i}].type")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.reading.field_names import MarkedMessage
+from firelane.api.chat import MarkedMessage
 from firelane.errors import RequestError
 
 CALL_TYPES = (
@@ -157,6 +157,17 @@ class OutputCall(msgspec.Struct, kw_only=True, tag="function_call", omit_default
     namespace: str | None = None
 
 
+class OutputCustomCall(msgspec.Struct, kw_only=True, tag="custom_tool_call", omit_defaults=True):
+    """input: the text for the tool. namespace: of the tool, where it is in one."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
+
+
 class OutputReasoning(msgspec.Struct, kw_only=True, tag="reasoning"):
     """The model's own reasoning is in `content`; no summary is made of it."""
 
@@ -166,4 +177,4 @@ class OutputReasoning(msgspec.Struct, kw_only=True, tag="reasoning"):
     content: list[ReasoningText]
 
 
-OutputItem = OutputMessage | OutputCall | OutputReasoning
+OutputItem = OutputMessage | OutputCall | OutputCustomCall | OutputReasoning

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.backends.cpu.adapters import CpuAdapters
 from firelane.backends.cpu.alike import op_parts
 from firelane.backends.cpu.codegen.layout import CACHE_LINE_BYTES, Layout
 from firelane.backends.cpu.link import RankLink
@@ -26,8 +27,10 @@ from firelane.backends.cpu.native import (
     step_struct,
 )
 from firelane.backends.cpu.page_pool import CpuStatePool, PagePool
+from firelane.backends.cpu.position_tables import PositionTables
 from firelane.contract import (
     NOTHING,
+    AdapterMemory,
     GivenBack,
     PageMemory,
     SlotState,
@@ -80,6 +83,9 @@ class CpuExecutor:
         self._coded: list[tuple[CodedStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
         self._check = check or WeightCheck()
+        self._positions = PositionTables(list(layout.table_index), limits.max_model_len)
+        if link:
+            self._positions.make(limits.max_model_len)  # other ranks follow in steps that nothing here sees
         self._link = link
         self._state = state or SlotState.allocate(limits, program.vocab_size)
         pages, states = (link.pages, link.states) if link else (None, None)
@@ -91,7 +97,14 @@ class CpuExecutor:
         self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
         self.max_in_flight = max_in_flight
-        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(max_in_flight + 1)]
+        self._outputs = [
+            StepOutputs.allocate(limits, program.hidden_width, program.features_out)
+            for _ in range(max_in_flight + 1)
+        ]
+        self._has_features = bool(program.features_in or program.features_out)
+        assert max_in_flight == 1 or not self._has_features, "one step at a time has places of features"
+        asked = layout.adapter_limits
+        self._adapters = CpuAdapters(layout.adapters, asked) if asked else None
         self._steps: list[tuple[StepInputs, StepStruct] | None] = [None] * len(self._outputs)
         self._submitted = self._waited = 0
         self._handle: int | None = self._create(threads)
@@ -105,10 +118,16 @@ class CpuExecutor:
         places = {**self._layout.placement.offsets, **elsewhere}
         offsets = [places[v] for v in self._layout.value_index]
         offsets.append(_aligned(self._layout.placement.nbytes))  # Layout.integer_rows_index
+        if self._has_features or self._adapters:
+            # Layout.features_in_index, features_out_index: see _place_features
+            offsets += [0, address(self._outputs[0].features) - arena]
+        if self._adapters:  # Layout.adapters_index
+            held = (self._adapters.heads, self._adapters.factors, self._adapters.tiles)
+            offsets += [address(array) - arena for array in (self._state.adapter, *held)]
         self._tables = [
             pointers(offsets),
             pointers([self._weight_address(w.name) for w in program.weights]),
-            pointers([address(t) for t in self._layout.position_tables]),
+            pointers([address(table) for table in self._positions.arrays]),
         ]
         offsets_table, weights, position_tables = (ct.cast(t, ct.c_void_p) for t in self._tables)
         arguments = CreateStruct(
@@ -171,6 +190,14 @@ class CpuExecutor:
         return self._layout.program.hidden_width
 
     @property
+    def features_in(self) -> int:
+        return self._layout.program.features_in
+
+    @property
+    def features_out(self) -> int:
+        return self._layout.program.features_out
+
+    @property
     def can_generate(self) -> bool:
         return self._layout.program.can_generate
 
@@ -208,7 +235,12 @@ class CpuExecutor:
         is_counted = self._link is not None and self._layout.shares_cache and self._link.lane > 0
         return 0 if is_counted else self.pages.nbytes
 
+    @property
+    def adapters(self) -> AdapterMemory | None:
+        return self._adapters
+
     def submit(self, inputs: StepInputs) -> None:
+        self._positions.make_for(inputs)
         self._check.step_begins()
         step = self._struct(inputs)
         step.num_chunks, step.num_tokens, step.num_rows = (
@@ -246,7 +278,16 @@ class CpuExecutor:
         last = self._steps[turn]
         if last is None or last[0] is not inputs:
             last = self._steps[turn] = (inputs, step_struct(inputs, self._outputs[turn]))
+        if self._has_features:
+            self._place_features(inputs, self._outputs[turn])
         return last[1]
+
+    def _place_features(self, inputs: StepInputs, outputs: StepOutputs) -> None:
+        """Have the next step read and tell features in its own arrays: no other step runs."""
+        assert inputs.features.shape[1] == self.features_in, f"features of {inputs.features.shape[1]} numbers"
+        offsets, at = self._tables[0], self._layout.features_in_index
+        places = (address(inputs.features), address(outputs.features))
+        offsets[at], offsets[at + 1] = (place - address(self.arena) for place in places)
 
     def wait(self) -> StepOutputs:
         self._library.wait(self._handle)

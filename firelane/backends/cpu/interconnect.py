@@ -4,7 +4,6 @@ machine share, connections to other hosts, and cores."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from firelane.backends.cpu.codegen.layout import Layout
@@ -36,10 +35,6 @@ class CpuInterconnect(Interconnect):
         """The memory that the ranks of this host share. layout: of this rank; limits: of the group. Raises
         MachineError."""
         del layout, limits, programs
-
-    def pinned(self) -> AbstractContextManager[None]:
-        """Threads that are made meanwhile stay on the cores of this rank."""
-        return nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True)

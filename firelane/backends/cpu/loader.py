@@ -14,6 +14,7 @@ from firelane import env
 from firelane.backends.background import in_background
 from firelane.backends.cpu.alike import alike
 from firelane.backends.cpu.cached_estimate import cached_estimate
+from firelane.backends.cpu.codegen.adapter_layout import AdapterLayout
 from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.forms import choose, wanted_forms
 from firelane.backends.cpu.codegen.layout import LANES, Layout
@@ -22,7 +23,7 @@ from firelane.backends.cpu.interconnect import CpuInterconnect
 from firelane.backends.cpu.memory import GIB
 from firelane.backends.cpu.native import ProgramLibrary
 from firelane.backends.ranks.member import GroupSizes, Member, limits_of
-from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, resolve_limits
+from firelane.contract import AdapterLimits, BackendDefaults, ProgressCallback, StepLimits, resolve_limits
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
@@ -30,9 +31,11 @@ from firelane.native.host_memory import available_bytes
 from firelane.native.pages import private_huge_pages
 from firelane.native.target import Target
 from firelane.parallel.hosts import HostLayout
+from firelane.program.adapters import with_adapters
 from firelane.program.program import Program
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.checkpoints.fitting import fitted
+from firelane.weights.formats.formats import Format
 from firelane.weights.packing.check import BackgroundCheck
 from firelane.weights.packing.loader import load_packed
 from firelane.weights.packing.pieces import coded_format
@@ -94,18 +97,16 @@ def load_for(
     program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
     programs = member.programs(program)
     given = interconnect.attach(program, programs) or member.limits
-    program = alike(programs[member.rank])
+    program, adapters = alike(programs[member.rank]), AdapterLimits.of(config)
+    program = with_adapters(program, adapters) if adapters else program
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     wanted = wanted_forms(config.weights, target.result().isa, program)
     stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
     choice = choose(program, wanted, estimate, stored)
-    limits = given or _limits(programs, member.hosts, config, interconnect, choice.saved_bytes)
-    isa, own_limits = target.result().isa, limits_of(program, limits)
-    integers = config.activation_dtype == "int8"
-    layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms, integers=integers)
-    check_integers(layout)
-    in_background(lambda: layout.position_tables, name="positions")  # the executor waits for them
+    saved = choice.saved_bytes - AdapterLayout.of(program).nbytes
+    limits = given or _limits(programs, member.hosts, config, interconnect, saved)
+    layout = _layout(program, limits, target.result().isa, choice.forms, config)
     link = interconnect.connect(layout, limits, programs)
     state = member.join(limits, program.vocab_size)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
@@ -187,6 +188,22 @@ def _check_block_size(block_size: int) -> None:
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
 
 
+def _layout(
+    program: Program, limits: StepLimits, isa: str, forms: Mapping[str, Format], config: ExecutorConfig
+) -> Layout:
+    """Raises UsageError, UnsupportedModelError."""
+    layout = Layout(
+        program=program,
+        limits=limits_of(program, limits),
+        isa=isa,
+        forms=forms,
+        integers=config.activation_dtype == "int8",
+        adapter_limits=AdapterLimits.of(config),
+    )
+    check_integers(layout)
+    return layout
+
+
 def check_integers(layout: Layout) -> None:
     """UsageError where products were to be of integers and none is."""
     if layout.integers and all(layout.row_unit(op) is None for op in layout.program.ops):
@@ -208,11 +225,12 @@ def _limits(
     saved_bytes: int,
 ) -> StepLimits:
     """The sizes of the ranks that run `programs` on these hosts. saved_bytes: by the formats of a rank's
-    weights; ranks share the memory that is left."""
+    weights, less what adapters may take; ranks share the memory that is left."""
     sizes, ranks = GroupSizes.of(programs.values(), hosts.count), hosts.each
     tiers_bytes = config.replicas * config.tiers.host_bytes if config.tiers else 0
     available = interconnect.available_bytes - tiers_bytes
     weights_bytes = sizes.weights_bytes - saved_bytes * ranks
+    weights_bytes += config.beside.weights_bytes if config.beside else 0
     free = available - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(

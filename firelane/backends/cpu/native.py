@@ -84,8 +84,11 @@ STAGE_BUSY_AT, STAGE_BYTES = 576, 1024
 MOST_IN_FLIGHT, MOST_LANES = 32, 8
 """Places of steps, and ranks of a stage."""
 
-CHUNK_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "chunk_from", "chunk_save")
-STEP_ARRAYS = (*CHUNK_ARRAYS, "row_token", "row_slot", "row_position", "row_kind")
+CHUNK_ARRAYS = (
+    *("chunk_slot", "chunk_start", "chunk_len", "chunk_from", "chunk_save"),
+    *("chunk_drafted", "chunk_spare"),
+)
+STEP_ARRAYS = (*CHUNK_ARRAYS, "row_token", "row_slot", "row_position", "row_kind", "row_mask")
 OUTPUT_ARRAYS = ("tokens", "logprobs", "top_ids", "top_logprobs", "hidden")
 
 

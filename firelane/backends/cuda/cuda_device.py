@@ -58,11 +58,12 @@ class CudaDevice:
     the graphs; the memory itself belongs to the tensors. The stream that a thread is on is left as it is:
     several devices may live in one thread, and one be used from several."""
 
-    def __init__(self, index: int = 0, peers: RankPeers | None = None) -> None:
-        """peers: the other ranks, of one of several. Raises MachineError where the GPU cannot be used."""
+    def __init__(self, index: int | None = None, peers: RankPeers | None = None) -> None:
+        """index: None for the thread's current one, which is the first where none was chosen. peers: the
+        other ranks, of one of several. Raises MachineError where the GPU cannot be used."""
         self._peers = peers
         with translated("opening the GPU"):
-            self._device = torch.device("cuda", index)
+            self._device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
             self._properties = torch.cuda.get_device_properties(self._device)
             self._stream = torch.cuda.Stream(self._device)
             self._beside = torch.cuda.Stream(self._device)

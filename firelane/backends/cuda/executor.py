@@ -23,7 +23,16 @@ from firelane.backends.cuda.lowering.step_memory import StepMemory
 from firelane.backends.cuda.step.staging import Stager
 from firelane.backends.cuda.step.tables import MAX_IN_FLIGHT
 from firelane.backends.cuda.weights.device_weights import DeviceWeights
-from firelane.contract import EMBED, SCORE, GivenBack, SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.contract import (
+    EMBED,
+    SCORE,
+    AdapterMemory,
+    GivenBack,
+    SlotState,
+    StepInputs,
+    StepLimits,
+    StepOutputs,
+)
 from firelane.program.program import Program
 
 Captured = Callable[[Bucket], None]
@@ -50,6 +59,7 @@ class _Step:
 
     end: Fence
     parity: int
+    tokens: int
     rows: int
     has_logprobs: bool
     has_hidden: bool
@@ -79,13 +89,16 @@ class CudaExecutor:
     ) -> None:
         self._limits, self._device, self._memory, self._weights = limits, device, memory, weights
         self._vocab_size, self._hidden_width = program.vocab_size, program.hidden_width
+        self._features_in, self._features_out = program.features_in, program.features_out
         self._can_generate = program.can_generate
         self._weights_bytes, self._kv_bytes = weights.nbytes, memory.kv_bytes
         self._state = memory.state.slots()
         self._logprobs: NDArray[np.int32] = self._state.sampling["logprobs"]
         sets = range(MAX_IN_FLIGHT)
         self._stagers = [Stager(memory.tables, tile_tokens=tile_tokens, parity=parity) for parity in sets]
-        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in sets]
+        self._outputs = [
+            StepOutputs.allocate(limits, program.hidden_width, program.features_out) for _ in sets
+        ]
         self._given_up, self._is_released = "", False
         self._parity = 0
         self._in_flight: deque[_Step] = deque()
@@ -118,6 +131,14 @@ class CudaExecutor:
     @property
     def hidden_width(self) -> int:
         return self._hidden_width
+
+    @property
+    def features_in(self) -> int:
+        return self._features_in
+
+    @property
+    def features_out(self) -> int:
+        return self._features_out
 
     @property
     def can_generate(self) -> bool:
@@ -159,10 +180,15 @@ class CudaExecutor:
     def settle(self) -> None:
         """Nothing works beside the steps."""
 
+    @property
+    def adapters(self) -> AdapterMemory | None:
+        return None
+
     def submit(self, inputs: StepInputs) -> None:
         assert len(self._in_flight) < MAX_IN_FLIGHT, "submit() with as many steps in flight as there may be"
         parity, self._parity = self._parity, self._parity ^ 1
         decode = self._stagers[parity].write(inputs)
+        self._memory.features.give(inputs, parity)
         graphs = self._graphs[choose(self._buckets, tokens=inputs.num_tokens, decode=decode)]
         with translated(f"running a step of {inputs.num_tokens} tokens"):
             graphs.prepare[parity].replay()
@@ -177,6 +203,7 @@ class CudaExecutor:
         return _Step(
             end=end,
             parity=parity,
+            tokens=inputs.num_tokens,
             rows=rows,
             has_logprobs=bool(asked or np.count_nonzero(kinds == SCORE)),
             has_hidden=bool(np.count_nonzero(kinds == EMBED)),
@@ -195,6 +222,7 @@ class CudaExecutor:
             outputs.top_logprobs[: step.rows] = found.top_logprobs.numpy()[written]
         if step.has_hidden:
             np.copyto(outputs.hidden[: step.rows], self._memory.hidden.numpy()[written])
+        self._memory.features.take(outputs, step.parity, step.tokens)
         return outputs
 
     def give_up(self, why: str) -> None:

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 def load(
     program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> CudaExecutor:
-    """The executor of `program` with the weights of `model_dir`, on the first GPU.
+    """The executor of `program` with the weights of `model_dir`, on the GPU of this thread.
 
     Raises CacheError, CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
     """

@@ -16,11 +16,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.backends.null.adapters import NullAdapters
 from firelane.contract import (
     EMBED,
     MAX_LOGPROBS,
     NOTHING,
     SAMPLE,
+    AdapterLimits,
     BackendDefaults,
     GivenBack,
     HostPages,
@@ -29,9 +31,11 @@ from firelane.contract import (
     StepInputs,
     StepLimits,
     StepOutputs,
+    mask_row,
     resolve_limits,
 )
 from firelane.engine_config import ExecutorConfig
+from firelane.program.adapters import adaptable_modules
 from firelane.program.program import Program
 
 DEFAULT_KV_TOKENS = 1 << 20
@@ -64,11 +68,23 @@ def load(
         free_bytes=sys.maxsize,
         default_kv_bytes=pages + STATES_PER_SEQUENCE * config.max_num_seqs * program.state_bytes,
     )
-    return NullExecutor(limits, program.vocab_size, hidden_width=program.hidden_width)
+    return NullExecutor(
+        limits,
+        program.vocab_size,
+        hidden_width=program.hidden_width,
+        features_in=program.features_in,
+        features_out=program.features_out,
+        adapters=_adapters(program, config),
+    )
+
+
+def _adapters(program: Program, config: ExecutorConfig) -> NullAdapters | None:
+    limits = AdapterLimits.of(config)
+    return None if limits is None else NullAdapters(limits, adaptable_modules(program))
 
 
 class NullExecutor:
-    """A contract.Executor without a model.
+    """A contract.Executor without a model. The features that it tells are zeros.
 
     step_time: seconds that a step takes, from its submission or the end of the step before it; None answers
     at once. clock, sleep: of that time, in seconds; a simulation has its own.
@@ -88,17 +104,24 @@ class NullExecutor:
         step_time: StepTime | None = None,
         *,
         hidden_width: int = 16,
+        features_in: int = 0,
+        features_out: int = 0,
         max_in_flight: int = 1,
+        adapters: NullAdapters | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.limits = limits
         self.max_in_flight = max_in_flight
         self.vocab_size = vocab_size
+        self.adapters = adapters
         self.hidden_width = hidden_width
+        self.features_in, self.features_out = features_in, features_out
         self.state = SlotState.allocate(limits, vocab_size)
         self._step_time, self._clock, self._sleep = step_time, clock, sleep
-        self._outputs = [StepOutputs.allocate(limits, hidden_width) for _ in range(max_in_flight + 1)]
+        self._outputs = [
+            StepOutputs.allocate(limits, hidden_width, features_out) for _ in range(max_in_flight + 1)
+        ]
         self._in_flight: deque[tuple[StepOutputs, float]] = deque()
         self._last_end_s = 0.0
         self._sleeps = False
@@ -151,20 +174,20 @@ class NullExecutor:
 
     def _run(self, inputs: StepInputs, outputs: StepOutputs) -> None:
         rows = inputs.num_rows
-        state, sampling = self.state, self.state.sampling
+        state = self.state
         slots, positions = inputs.row_slot[:rows], inputs.row_position[:rows]
-        tokens = outputs.tokens[:rows]
+        sampling, tokens = state.sampling, outputs.tokens[:rows]
         tokens[:] = mix(sampling["seed"][slots], positions + 1) % np.uint64(self.vocab_size)
         scored = inputs.row_kind[:rows] != SAMPLE
-        if scored.any():
+        if np.count_nonzero(scored):
             tokens[scored] = state.tokens[slots[scored], positions[scored] + 1]
             self._embed(inputs, outputs)
         sampled = ~scored
         self._force(tokens, slots, sampled & (sampling["num_bias"][slots] > 0))
         self._avoid_stops(tokens, slots, sampled & (positions + 1 < sampling["stop_from"][slots]))
-        self._keep_to_masks(inputs, tokens, np.flatnonzero(sampled & (sampling["masked"][slots] > 0)))
+        self._keep_to_masks(inputs, tokens, (sampled & (sampling["masked"][slots] > 0)).nonzero()[0])
         state.tokens[slots, positions + 1] = tokens
-        self._score(outputs, np.flatnonzero(scored | (sampling["logprobs"][slots] >= 0)))
+        self._score(outputs, (scored | (sampling["logprobs"][slots] >= 0)).nonzero()[0])
 
     def _embed(self, inputs: StepInputs, outputs: StepOutputs) -> None:
         width = np.arange(self.hidden_width, dtype=np.int32)
@@ -175,7 +198,7 @@ class NullExecutor:
             outputs.hidden[row] = mix(history, width) * 2.0**-63 - 1.0
 
     def _force(self, tokens: NDArray[np.int32], slots: NDArray[np.int32], rows: NDArray[np.bool_]) -> None:
-        for row in np.flatnonzero(rows):
+        for row in rows.nonzero()[0]:
             slot, count = slots[row], self.state.sampling["num_bias"][slots[row]]
             best = int(self.state.bias_values[slot, :count].argmax())
             if self.state.bias_values[slot, best] >= FORCING_BIAS:
@@ -185,7 +208,7 @@ class NullExecutor:
         self, tokens: NDArray[np.int32], slots: NDArray[np.int32], rows: NDArray[np.bool_]
     ) -> None:
         """Take the next id that is not a stop token."""
-        for row in np.flatnonzero(rows):
+        for row in rows.nonzero()[0]:
             slot = slots[row]
             stops = set(self.state.stop_ids[slot, : self.state.sampling["num_stop_ids"][slot]].tolist())
             while int(tokens[row]) in stops:
@@ -196,7 +219,7 @@ class NullExecutor:
         state = self.state
         for row in rows.tolist():
             slot, token = inputs.row_slot[row], int(tokens[row])
-            mask = state.masks[slot]
+            mask = state.masks[mask_row(inputs, row, len(state.tokens))]
             if mask[token // 32] >> np.uint32(token % 32) & 1:
                 continue
             sampling, unbanned = state.sampling[slot], mask.copy()

@@ -6,11 +6,12 @@ import logging
 import os
 import threading
 from collections import deque
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 from firelane.backends.ranks.leader import Leader
 from firelane.contract import (
     NOTHING,
+    AdapterMemory,
     Executor,
     GivenBack,
     PageMemory,
@@ -64,6 +65,14 @@ class RankGroup:
         return self._executor.hidden_width
 
     @property
+    def features_in(self) -> int:
+        return self._executor.features_in
+
+    @property
+    def features_out(self) -> int:
+        return self._executor.features_out
+
+    @property
     def can_generate(self) -> bool:
         return self._executor.can_generate
 
@@ -90,6 +99,10 @@ class RankGroup:
         return self._interconnect.state_memory
 
     @property
+    def adapters(self) -> AdapterMemory | None:
+        return self._executor.adapters
+
+    @property
     def pids(self) -> list[int]:
         """Processes of the ranks of this host, this one first."""
         return [os.getpid(), *(process.pid for process in self._leader.processes)]
@@ -98,6 +111,10 @@ class RankGroup:
         """Time that each rank of this host has spent in steps so far, without waits for the stage before; []
         where nobody counts it."""
         return self._interconnect.busy_seconds()
+
+    def pinned(self) -> AbstractContextManager[None]:
+        """Executors that this thread loads meanwhile compute where the rank of this process does."""
+        return self._interconnect.pinned()
 
     def settle(self) -> None:
         self._executor.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,10 @@ class Interconnect:
     state_memory: PageMemory | None = None
     lost_errors: tuple[type[Exception], ...] = ()
     """Errors of a step that a lost rank may have caused."""
+
+    def pinned(self) -> AbstractContextManager[None]:
+        """Threads that are made meanwhile stay where this rank computes."""
+        return nullcontext()
 
     def open(self, limits: StepLimits) -> None:
         """Make what the ranks of this host share, before the first is started. limits: of the group."""

@@ -25,7 +25,7 @@ from firelane.backends.ranks.words import (
     send_task,
 )
 from firelane.child_process import Child
-from firelane.child_process.state import is_own_doing
+from firelane.child_process.child import is_own_doing
 from firelane.contract import GivenBack
 from firelane.errors import KilledError, MachineError
 

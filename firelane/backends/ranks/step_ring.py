@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from firelane.contract import StepInputs, StepLimits
 
 COUNTS = ("num_chunks", "num_tokens", "num_rows")
-ARRAYS = tuple(field.name for field in fields(StepInputs) if field.name not in COUNTS)
+NOT_SHARED = ("features",)
+"""Programs that read some have no other ranks (parallel.ranks)."""
+ARRAYS = tuple(field.name for field in fields(StepInputs) if field.name not in COUNTS + NOT_SHARED)
 CHUNK_ARRAYS = tuple(name for name in ARRAYS if name.startswith("chunk"))
 ROW_ARRAYS = ARRAYS[len(CHUNK_ARRAYS) :]
 

@@ -20,7 +20,7 @@ from firelane.bench.simulation.disagg_roles import SimulatedRoles
 from firelane.bench.simulation.disagg_transfer import SimulatedTransfer
 from firelane.bench.table import format_table, percentile
 from firelane.errors import UsageError
-from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.roles.role_controller import Role, RoleController
 from firelane.gateway.engines.routing.routing import Router
 from firelane.wire.frames import (
@@ -107,7 +107,7 @@ class DisaggRun:
         engine.role = role
         if role == "prefill":
             for flight in engine.take_back():
-                flight.have_pages_of(engine)
+                flight.have_pages_of(engine.engine_id, engine.pages_address)
                 self._send(flight)
 
     def _arrive(self, number: int, arrival: RequestArrival) -> None:
@@ -129,7 +129,7 @@ class DisaggRun:
         self._later(lambda: engine.submit(request, flight))
         if then is not None:
             flight.next_engine = then.engine_id
-            expected = flight.announcement(engine)
+            expected = flight.announcement(engine.engine_id, engine.pages_address)
             self._later(lambda: then.submit(expected))
 
     def _on_frame(self, engine: SimulatedEngine, frame: StepFrame) -> None:
@@ -138,12 +138,12 @@ class DisaggRun:
     def _deliver(self, engine: SimulatedEngine, frame: StepFrame) -> None:
         """Deliver a step's tokens, as EngineLink does."""
         now_s = self.timeline.now_s
-        for request_id, token in zip(frame.ids, frame.tokens, strict=True):
+        for request_id, token, _ in frame.each_token():
             flight = engine.flights.get(request_id)
             if flight is None:  # it was taken back
                 continue
             flight.tokens.append(token)
-            flight.sink.on_token(token, now_s)
+            flight.sink.on_tokens((token,), now_s)
         engine.settle()
         for finished in frame.finished:
             flight = engine.flights.pop(finished.id, None)
@@ -152,7 +152,7 @@ class DisaggRun:
                 continue
             engine.settle()
             if flight.goes_on(finished.reason):
-                flight.have_pages_of(engine)
+                flight.have_pages_of(engine.engine_id, engine.pages_address)
                 self._send(flight)
             else:
                 flight.finish()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from firelane.bench.simulation.disagg_loads import RequestArrival
 from firelane.errors import FirelaneError
-from firelane.wire.frames import FinishReason, PagesAt, Started, TokenLogprobs
+from firelane.wire.frames import Finished, PagesAt, Started, TokenLogprobs
 
 
 class SimulatedClient:
@@ -21,10 +22,11 @@ class SimulatedClient:
     def on_started(self, started: Started, planned_s: float) -> None: ...
     def on_logprobs(self, entry: TokenLogprobs) -> None: ...
     def on_embedding(self, values: bytes) -> None: ...
-    def ending(self, reason: FinishReason) -> None: ...
-    def on_token(self, token: int, now_s: float) -> None:
-        del token
-        self.times_s.append(now_s)
+    def ending(self, finished: Finished) -> None: ...
+    def hold(self) -> None: ...
+    def release(self) -> None: ...
+    def on_tokens(self, tokens: Sequence[int], now_s: float) -> None:
+        self.times_s += [now_s] * len(tokens)
 
     def on_waiting(self) -> None: ...
     def on_pages(self, pages: PagesAt) -> None: ...

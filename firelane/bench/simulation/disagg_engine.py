@@ -11,8 +11,8 @@ from firelane.bench.simulation.disagg_clock import DeviceClock, Timeline
 from firelane.bench.simulation.disagg_transfer import PageLink, SimulatedTransfer
 from firelane.contract import StepInputs, StepLimits
 from firelane.engine.core import EngineCore
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing.load import Load, TenantLoad
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import Load, TenantLoad
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Abort, NewRequest, Rejected, StepFrame, Submit
 

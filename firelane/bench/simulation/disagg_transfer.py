@@ -10,7 +10,7 @@ from socket import socket
 from firelane.bench.simulation.disagg_clock import Timeline
 from firelane.errors import PeerLostError
 from firelane.kv import KvCache, WantedPage, WantedState
-from firelane.kv.transfer import Settled
+from firelane.kv.transfer.seam import Settled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routing.load import TenantLoad, WorkLeft
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import TenantLoad, WorkLeft
 from firelane.wire.page_names import page_names
 
 PAGE_TOKENS = 64

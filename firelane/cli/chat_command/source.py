@@ -44,13 +44,14 @@ class LocalSource:
 
     interrupts = False
 
-    def __init__(self, llm: LLM, name: str) -> None:
-        self.name = name
-        self._llm = llm
+    def __init__(self, llm: LLM, name: str, lora: str = "") -> None:
+        """lora: as in SamplingParams."""
+        self.name = lora or name
+        self._llm, self._lora = llm, lora
 
     def answer(self, messages: list[Message], settings: Settings) -> Iterator[Delta]:
         """The chat template says what becomes of the reasoning of earlier answers."""
-        params = replace(self._llm.default_sampling("llama.cpp"), max_tokens=None)
+        params = replace(self._llm.default_sampling("llama.cpp"), max_tokens=None, lora=self._lora)
         return self._llm.stream_deltas(messages, replace(params, **settings))
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def _writes(program: Program, directory: Path) -> bool:
 
 def _sampling(files: ModelTextFiles) -> Iterator[tuple[str, str]]:
     """Lines of the author's advice on sampling, and of both ways to fill in the rest."""
-    from firelane.text.sampling import default_sampling
+    from firelane.text.prompt import default_sampling
 
     author = files.defaults
     yield "author", f"advises {_values(author)}" if author else "advises no sampling"

@@ -22,9 +22,10 @@ class Constraint:
     """The grammar of one sequence, and how far its text has come. The matcher is made when the sequence first
     gets a slot, so that a long queue holds none. allowance_s: processor time that is left to it; each token
     brings some and uses some. outcome: how a text ends that was resumed at its end. failure: why the matcher
-    gave up."""
+    gave up. ahead: drafted tokens that the matcher has taken and the model has not drawn yet. drafts: whether
+    its tokens may be drafted, as masks are cheap enough."""
 
-    __slots__ = ("allowance_s", "compiled", "failure", "limits", "matcher", "outcome")
+    __slots__ = ("ahead", "allowance_s", "compiled", "drafts", "failure", "limits", "matcher", "outcome")
 
     def __init__(self, compiled: CompiledGrammar, limits: GrammarLimits) -> None:
         self.compiled = compiled
@@ -33,6 +34,7 @@ class Constraint:
         self.matcher: LLMatcher | None = None
         self.outcome: FinishReason | None = None
         self.failure = ""
+        self.ahead, self.drafts = 0, True
 
     def fail(self, matcher: LLMatcher) -> FinishReason:
         """The matcher has given up. Its copies have parts in common: none of them is used again."""
@@ -42,6 +44,12 @@ class Constraint:
                 f"the grammar cannot be used any further: {one_line(matcher.get_error())}; simplify it"
             )
         return "error"
+
+    def take_back(self, accepted: int) -> None:
+        """The model has drawn the first `accepted` of the drafted tokens that the matcher has taken."""
+        if self.ahead > accepted and self.matcher is not None:
+            self.matcher.rollback(self.ahead - accepted)
+        self.ahead = 0
 
     def give_up(self, reason: str) -> None:
         self.failure = reason

@@ -7,9 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firelane.contract import SAMPLE, StepInputs, StepOutputs
 from firelane.engine.grammar.constraint import Constraint
+from firelane.engine.step.drafts import Drafts
 from firelane.wire.frames import FinishReason
 
 if TYPE_CHECKING:
@@ -65,7 +67,9 @@ class GrammarMasks:
         else:
             self._write(sequence, constraint.matcher)
 
-    def advance(self, inputs: StepInputs, outputs: StepOutputs) -> dict[int, FinishReason]:
+    def advance(
+        self, inputs: StepInputs, outputs: StepOutputs, drafts: Drafts | None = None
+    ) -> dict[int, FinishReason]:
         """Take the tokens that a step has drawn and write the masks of the next ones. Only after it has
         ended, and before it is committed and the next is submitted. Returns, by slot, what ends by its
         grammar: "stop" where the text is complete, "error" where the matcher gave up."""
@@ -76,18 +80,36 @@ class GrammarMasks:
         slots = inputs.row_slot[:rows]
         wanted = (inputs.row_kind[:rows] == SAMPLE) & table.wants_output[slots]
         wanted &= np.isin(slots, list(self._slots))
-        for row in np.flatnonzero(wanted).tolist():
+        found = np.flatnonzero(wanted)
+        for row in (found if drafts is None else self._last_drawn(found, slots, outputs, drafts)).tolist():
             slot, token = int(slots[row]), int(outputs.tokens[row])
             sequence = table.sequences[slot]
             if sequence is not None and sequence.constraint and token not in sequence.sampling.stop_token_ids:
                 began_s = time.thread_time()
-                reason = self._consume(sequence, token, is_last=table.length[slot] + 1 >= sequence.end)
+                reason = self._consume(sequence, token, is_last=inputs.row_position[row] + 2 >= sequence.end)
                 reason = reason or _charge(sequence, time.thread_time() - began_s)
                 if reason is not None:
                     ends[slot] = reason
         if not wanted.any():
             self._forget_left()
         return ends
+
+    def _last_drawn(
+        self, rows: NDArray[np.int64], slots: NDArray[np.int32], outputs: StepOutputs, drafts: Drafts
+    ) -> NDArray[np.int64]:
+        """The row of each slot that draws its last token, which is the first that is not as drafted. Drafted
+        tokens behind it are taken back."""
+        won = dict(zip(drafts.first_rows.tolist(), drafts.won(outputs.tokens).tolist(), strict=True))
+        last: list[int] = []
+        for row in rows.tolist():
+            if row < drafts.num_rows and row not in won:
+                continue
+            accepted = won.get(row, 1) - 1
+            sequence = self._table.at(int(slots[row]))
+            if sequence.constraint is not None:
+                sequence.constraint.take_back(accepted)
+            last.append(row + accepted)
+        return np.array(last, np.int64)
 
     def _consume(self, sequence: Sequence, token: int, *, is_last: bool) -> FinishReason | None:
         assert sequence.constraint is not None

@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 
 from firelane.child_process import Replacements
-from firelane.child_process.frames import OverrunError, framed
-from firelane.child_process.worker import LostError, StartWorker, Worker, WorkerLimits
+from firelane.child_process.worker import LostError, OverrunError, StartWorker, Worker, WorkerLimits, framed
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.source import NAMES
 from firelane.engine.grammar.trial import Trial

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from firelane.child_process import limit_memory
-from firelane.child_process.frames import framed, receive
 from firelane.child_process.own import as_grandchild
+from firelane.child_process.worker import framed, receive
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.source import check, new_matcher
 from firelane.engine.grammar.vocabulary import slices, special_tokens

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.pages.page_fetcher import PageFetcher, PageWait, PullCounters
+from firelane.engine.pages.page_waits import PageFetcher, PageWait, PullCounters
 from firelane.engine.sequences.sequence import PEER, Sequence
 from firelane.kv import KvCache, PrefixChain, WantedPage, WantedState
-from firelane.kv.incoming import STATES
-from firelane.kv.transfer import KVTransfer, Settled
+from firelane.kv.pool import STATES
+from firelane.kv.transfer.seam import KVTransfer, Settled
 from firelane.wire.frames import NewRequest
 
 AHEAD_PAGES = 64

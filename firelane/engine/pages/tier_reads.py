@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from firelane.engine.pages.page_fetcher import PageFetcher, PageWait, PullCounters
+from firelane.engine.pages.page_waits import PageFetcher, PageWait, PullCounters
 from firelane.engine.sequences.sequence import Sequence, Status
 from firelane.kv import KvCache, WantedPage
-from firelane.kv.incoming import STATES
+from firelane.kv.pool import STATES
 from firelane.kv.tiers import PageRead, TieredPages, TierName, TierStats
 from firelane.wire.frames import EngineStats
 

@@ -2,10 +2,11 @@
 
 Each tenant has a virtual time: tokens computed for it, over its weight (start-time fair queueing, Goyal et
 al. 1996; with tokens as the unit of service, the virtual token counter of Sheng et al. 2024, "Fairness in
-Serving Large Language Models"). Whoever is behind comes first; within a tenant, who came first. Nothing is
-kept for those who want nothing: a tenant alone gets everything. One that comes back from a pause starts
-at the virtual time of those who wait, so that it cannot spend what it left unused. Two backlogged tenants
-never differ by more than a constant (their longest requests, and BURST_TOKENS).
+Serving Large Language Models"). Whoever is behind comes first; within a tenant, who came first, or is more
+urgent (account_queue.py). Nothing is kept for those who want nothing: a tenant alone gets everything. One
+that comes back from a pause starts at the virtual time of those who wait, so that it cannot spend what it
+left unused. Two backlogged tenants never differ by more than a constant (their longest requests, and
+BURST_TOKENS).
 
 Background work has accounts of its own: it comes after all other work, and is not held against its tenant.
 """
@@ -13,13 +14,14 @@ Background work has accounts of its own: it comes after all other work, and is n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.sequences.sequence import TenantInfo
+from firelane.engine.policies.account_queue import AccountQueue
+from firelane.engine.sequences.sequence import Sequence, TenantInfo
 
 RECENT_S = 10.0
 """For so long after its last request a tenant is expected back: the others leave it room, and its virtual
@@ -36,7 +38,7 @@ class Accounts:
     unknown accounts are zero."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         self._index: dict[tuple[str, bool], int] = {}
         self._free: list[int] = []
         self._next_expiry_s = 0.0
@@ -70,14 +72,14 @@ class Accounts:
         """One live sequence has ended."""
         self.live[account] -= 1
         if not self.live[account]:
-            self._idle_since_s[account] = self._clock()
+            self._idle_since_s[account] = self.clock()
 
     def running_background(self) -> int:
         return int(self.running.sum(where=self.background)) if self.num_background else 0
 
     def expire(self) -> None:
         """Forget those who have wanted nothing for a while."""
-        now_s = self._clock()
+        now_s = self.clock()
         if now_s < self._next_expiry_s:
             return
         self._next_expiry_s = now_s + RECENT_S / 10
@@ -150,3 +152,102 @@ class Accounts:
 
 def _longer(old: NDArray[Any], more: int) -> NDArray[Any]:
     return np.concatenate([old, np.zeros(more, old.dtype)])
+
+
+class FairQueue:
+    """A tenant that begins to wait is brought level with those that wait (Accounts.lift)."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._queues: dict[int, AccountQueue] = {}
+        self._by_id: dict[int, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def values(self) -> Iterator[Sequence]:
+        """Account by account, each in order."""
+        for queue in self._queues.values():
+            yield from queue.values()
+
+    def get(self, request_id: int) -> Sequence | None:
+        return self._by_id.get(request_id)
+
+    def push(self, sequence: Sequence, *, first: bool = False) -> None:
+        """Behind, or before, all others of its account that are as urgent."""
+        queue = self._queues.get(sequence.account)
+        if queue is None:
+            if self._accounts.is_shared:
+                self._accounts.lift(sequence.account, self._contenders(sequence))
+            queue = self._queues[sequence.account] = AccountQueue()
+        self._by_id[sequence.id] = sequence
+        queue.push(sequence, first=first)
+
+    def remove(self, sequence: Sequence) -> None:
+        del self._by_id[sequence.id]
+        queue = self._queues[sequence.account]
+        queue.remove(sequence)
+        if not queue:
+            del self._queues[sequence.account]
+
+    def admitted(self, sequence: Sequence) -> None:
+        """One that was removed has got a slot."""
+        queue = self._queues.get(sequence.account)
+        if queue is not None:
+            queue.admitted()
+
+    def by_account(self) -> dict[int, Iterator[Sequence]]:
+        """The sequences of each account, in the order in which they get slots."""
+        now_s = self._accounts.clock()
+        return {account: queue.in_turn(now_s) for account, queue in self._queues.items()}
+
+    def heads(self, counter: NDArray[np.float64], admitted: Container[int] = ()) -> QueueHeads:
+        """The first of each account, less those with these ids."""
+        return QueueHeads(self.by_account(), counter, admitted)
+
+    def num_background(self) -> int:
+        background = self._accounts.background
+        if not self._accounts.num_background:
+            return 0
+        return sum(len(queue) for account, queue in self._queues.items() if background[account])
+
+    def _contenders(self, sequence: Sequence) -> list[int]:
+        background = self._accounts.background
+        return [account for account in self._queues if background[account] == sequence.tenant.background]
+
+
+class QueueHeads:
+    """Cursors over the queues of a draft: what it has admitted is passed over. Valid until a queue
+    changes."""
+
+    def __init__(
+        self,
+        queues: dict[int, Iterator[Sequence]],
+        counter: NDArray[np.float64],
+        admitted: Container[int],
+    ) -> None:
+        self._queues = queues
+        self._counter = counter
+        self._admitted = admitted
+        self._heads = {account: next(queue) for account, queue in queues.items()}
+
+    def best(self, skip: NDArray[np.bool_] | None = None) -> Sequence | None:
+        """The sequence to admit next, but for accounts in `skip` and those whose first one still waits for
+        the end of a step in flight. Background work only where no other waits."""
+        self._pass_admitted()
+        heads = list(self._heads.values())
+        if len(heads) > 1 and not all(sequence.tenant.background for sequence in heads):
+            heads = [sequence for sequence in heads if not sequence.tenant.background]
+        able = [s for s in heads if s.slot < 0 and (skip is None or not skip[s.account])]
+        return min(able, key=self._rank) if len(able) > 1 else able[0] if able else None
+
+    def _pass_admitted(self) -> None:
+        for account in [a for a, head in self._heads.items() if head.id in self._admitted]:
+            following = next((s for s in self._queues[account] if s.id not in self._admitted), None)
+            if following is None:
+                del self._heads[account]
+            else:
+                self._heads[account] = following
+
+    def _rank(self, sequence: Sequence) -> tuple[float, int]:
+        return float(self._counter[sequence.account]), sequence.arrival

@@ -1,4 +1,4 @@
-"""First come, first served: every sequence is treated alike."""
+"""First come, first served: every sequence is treated alike, whatever its priority or deadline."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.engine.policies.forecast import Unreachable
 from firelane.engine.sequences.sequence import Sequence, arrival
 from firelane.engine.step.draft import PlanDraft
 from firelane.engine.step.plan import StepPlan
@@ -86,6 +87,14 @@ class FcfsPolicy:
 
     def step_ended(self, tokens: int, seconds: float) -> None:
         pass
+
+    def drew(self, sequences: int, tokens: int) -> None:
+        pass
+
+    def unreachable(self, prefilling: Iterable[Sequence]) -> list[Unreachable]:
+        """None: deadlines count for nothing here."""
+        del prefilling
+        return []
 
     def charge(self, plan: StepPlan, accounts: NDArray[np.int64]) -> None:
         pass

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.engine.policies.forecast import Unreachable
 from firelane.engine.policies.lifecycle import SequenceLifecycle
 from firelane.engine.sequences.sequence import Sequence
 from firelane.engine.step.draft import PlanDraft
@@ -62,6 +63,15 @@ class SchedulingPolicy(SequenceLifecycle, Protocol):
 
     def step_ended(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens has taken so long."""
+        ...
+
+    def drew(self, sequences: int, tokens: int) -> None:
+        """A step of an engine that drafts gave so many sequences so many tokens."""
+        ...
+
+    def unreachable(self, prefilling: Iterable[Sequence]) -> list[Unreachable]:
+        """Waiting sequences that cannot keep their deadlines any more: the caller refuses them. prefilling:
+        those whose prompt is being computed."""
         ...
 
     def charge(self, plan: StepPlan, accounts: NDArray[np.int64]) -> None:

@@ -19,7 +19,9 @@ from pathlib import Path
 from firelane.child_process import Child
 from firelane.child_process.forked import fork_helper
 
+KIND = "bytecode_helper"
 MOST_BYTES = 1 << 16
+HEARS_WITHIN_S = 5.0
 LEAST_PRIORITY = 19
 HEADER_BYTES = 16
 """The head of a compiled module: magic number, flags, time and size of the source (importlib, PEP 552)."""
@@ -40,13 +42,14 @@ class BytecodeHelper:
             confine()
             _compile_all(sock)
 
-        return cls(*fork_helper(work))
+        return cls(*fork_helper(work, KIND))
 
     def tell(self) -> None:
         """Have the modules compiled that were imported by now, for the place where Python looks for them. The
-        helper ends then. May wait until it has heard all."""
+        helper ends then. May wait until it has heard all, but not for one that is stopped."""
         names = [os.fsencode(name) for name in _sources()]
-        with self._sock, contextlib.suppress(OSError):  # it was killed: the next start tells another one
+        self._sock.settimeout(HEARS_WITHIN_S)
+        with self._sock, contextlib.suppress(OSError):  # it was lost: the next start tells another one
             self._sock.sendall(os.fsencode(sys.pycache_prefix or ""))
             for name in names:
                 self._sock.sendall(name)

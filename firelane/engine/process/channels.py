@@ -16,9 +16,9 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from firelane.engine.process.split import split_step
 from firelane.errors import FrameError, PeerLostError
 from firelane.link.channel import Channel
 from firelane.wire.cache_events import CacheEvents, PageChanges
@@ -27,6 +27,9 @@ from firelane.wire.frames import (
     Asleep,
     Awake,
     Drain,
+    Embedding,
+    EngineStats,
+    Finished,
     ForgetTenant,
     Forgotten,
     FromEngine,
@@ -35,13 +38,15 @@ from firelane.wire.frames import (
     Ready,
     Rejected,
     Sleep,
+    Started,
     StepFrame,
     Submit,
     TellPages,
     ToEngine,
+    TokenLogprobs,
     Wake,
 )
-from firelane.wire.numbers import NUMBER_BYTES, number_of
+from firelane.wire.numbers import NUMBER_BYTES, SHIFT, number_of
 
 log = logging.getLogger(__name__)
 STATS_S = 0.05
@@ -275,3 +280,47 @@ class Channels:
 
 FrameChannel = Channels | Channel[ToEngine]
 """Frames in, frames out."""
+
+
+EntryT = TypeVar("EntryT", Started, Finished, TokenLogprobs, Embedding)
+
+
+def split_step(frame: StepFrame) -> dict[int, StepFrame]:
+    """Parts by the gateway's number. All of them carry the whole engine's figures."""
+    numbers = {one >> SHIFT for one in frame.ids}
+    for entries in (frame.started, frame.finished, frame.logprobs, frame.embeddings):
+        numbers.update(number_of(entry.id) for entry in entries)
+    if len(numbers) < 2:
+        return dict.fromkeys(numbers, frame)
+    parts = {number: _empty(frame.step, frame.stats) for number in numbers}
+    _share_tokens(frame, parts)
+    for number, part in parts.items():
+        part.started.extend(_of(number, frame.started))
+        part.finished.extend(_of(number, frame.finished))
+        part.logprobs.extend(_of(number, frame.logprobs))
+        part.embeddings.extend(_of(number, frame.embeddings))
+    return parts
+
+
+def _share_tokens(frame: StepFrame, parts: dict[int, StepFrame]) -> None:
+    if not frame.counts:
+        for request_id, token in zip(frame.ids, frame.tokens, strict=True):
+            part = parts[request_id >> SHIFT]
+            part.ids.append(request_id)
+            part.tokens.append(token)
+        return
+    begin = 0
+    for request_id, count in zip(frame.ids, frame.counts, strict=True):
+        part = parts[request_id >> SHIFT]
+        part.ids.append(request_id)
+        part.counts.append(count)
+        part.tokens.extend(frame.tokens[begin : begin + count])
+        begin += count
+
+
+def _of(number: int, entries: Iterable[EntryT]) -> list[EntryT]:
+    return [entry for entry in entries if number_of(entry.id) == number]
+
+
+def _empty(step: int, stats: EngineStats) -> StepFrame:
+    return StepFrame(step, [], [], [], [], [], stats, [], [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,9 @@ import msgspec
 
 from firelane.backends import AUTO, create_executor, describe, resolve
 from firelane.contract import Executor, ProgressCallback
+from firelane.engine.process.draft_load import beside_second, read_second
+from firelane.engine.process.load_head import telling
+from firelane.engine.speculation.choice import spare_states
 from firelane.engine_config import QUANTIZING, EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config.reader import read_config
@@ -43,9 +46,15 @@ def load_executor(
         )
     if not config.prefix_cache:
         config = msgspec.structs.replace(config, state_snapshots=0)
+    config = msgspec.structs.replace(config, spare_states=spare_states(config))
     backend = resolve(config.backend)
     form = config.weights if config.weights in QUANTIZING else ""
-    on_loading(_summary(program, describe(backend, config), form))
+    device, second = describe(backend, config), read_second(config, program)
+    summary = _summary(program, device, form)
+    if second:
+        config = beside_second(config, second)
+        summary = msgspec.structs.replace(summary, draft=_summary_of(second, device, form))
+    on_loading(summary)
     return create_executor(backend, program, config.model_dir, config, progress)
 
 
@@ -71,7 +80,7 @@ def read_program(config: EngineConfig) -> Program:
     """The model as `config` asks for it. Raises ModelError, UsageError."""
     dtype = DType.BF16 if config.rounds else None
     program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len, dtype=dtype)
-    return with_cache_dtype(program, config.kv_cache_dtype)
+    return telling(with_cache_dtype(program, config.kv_cache_dtype), config)
 
 
 def quantization_of(config: EngineConfig) -> str:
@@ -84,6 +93,13 @@ def rotation_identity(program: Program) -> str:
     """A hash of how the model rotates, which may depend on the longest sequence that is served."""
     rotaries = [str(table) for table in program.position_tables if isinstance(table, Rotary)]
     return hashlib.blake2b("\n".join(rotaries).encode(), digest_size=8).hexdigest()
+
+
+def _summary_of(programs: Sequence[Program], device: str, form: str) -> Loading:
+    """The summary of a second model, which may be several layers."""
+    each = [_summary(one, device, form) for one in programs]
+    parameters, nbytes = sum(one.parameters for one in each), sum(one.weights_bytes for one in each)
+    return msgspec.structs.replace(each[0], parameters=parameters, weights_bytes=nbytes)
 
 
 def _summary(program: Program, device: str, form: str) -> Loading:

@@ -10,8 +10,10 @@ from contextlib import suppress
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
 from firelane.errors import PeerLostError
-from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer
+from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import load_cipher
+from firelane.kv.transfer.page_copy import PageCopier
+from firelane.kv.transfer.peers import PeerTransfer
 from firelane.link.packets import send
 from firelane.nixl.processes import HelperAgents
 from firelane.wire.peers import (
@@ -140,43 +142,3 @@ class EnginePeers:
         log.warning("peer_lost engine_id=%s reason=%r", engine_id, reason)
         with suppress(PeerLostError):
             send(self._sock, PeerLost(engine_id))
-
-
-class NoPeers:
-    """The peers of an engine whose pages do not travel."""
-
-    engine_id = ""
-
-    def standby(self) -> None:
-        pass
-
-    def wake(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-NO_PEERS = NoPeers()
-
-
-def connect_peers(
-    sock: socket.socket | None,
-    core: EngineCore,
-    memory: PageMemory | None,
-    identity: str,
-    copier: PageCopier,
-    address: str = "",
-    states: PageMemory | None = None,
-    agents: HelperAgents | None = None,
-) -> EnginePeers | NoPeers:
-    """Takes over the agents and the socket of wire.peers; None: an engine without peers. address, states,
-    agents: as in EnginePeers. Pages of a model with recurrent state are of no use without its snapshots."""
-    if sock is not None and memory is not None and not (core.kv.states.is_kept and states is None):
-        return EnginePeers(sock, core, memory, identity, copier, address, states, agents)
-    if agents is not None:
-        agents.close()
-    if sock is not None:
-        log.info("pages do not travel: this engine computes all prompts that it gets")
-        sock.close()
-    return NO_PEERS

@@ -12,25 +12,29 @@ import socket
 import time
 from typing import TypeGuard
 
+import msgspec
+
 from firelane.backends import takes_gpu
 from firelane.contract import Executor, ProgressCallback
+from firelane.engine.adapters.places import load_adapters
+from firelane.engine.configured import make_core
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
-from firelane.engine.policies import make_policy
 from firelane.engine.process.channels import Channels, FrameChannel
+from firelane.engine.process.draft_load import load_second
 from firelane.engine.process.heartbeat import HeartbeatSender, Pulse
 from firelane.engine.process.identity import checkpoint_identity, model_identity
 from firelane.engine.process.load import load_executor, quantization_of, read_program, rotation_identity
-from firelane.engine.process.peers import connect_peers
+from firelane.engine.process.peering import connect_peers
 from firelane.engine.process.rights import Rights
 from firelane.engine.process.standby import NO_STANDBY, EngineStandby, Standby
 from firelane.engine.process.tiers import NO_TIERS, NoTiers, files_identity, open_tiers
+from firelane.engine.speculation.choice import SecondModel
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError, PeerLostError
-from firelane.kv import SnapshotRule
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import TieredPages
-from firelane.kv.transfer import PageCopier, page_copier
+from firelane.kv.transfer.page_copy import PageCopier
 from firelane.link.channel import Channel
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
@@ -211,26 +215,22 @@ def _load_and_serve(
     program = read_program(config)
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(program)
     files = files_identity(config)
-    executor = load_executor(config, _progress_to(channel, pulse), channel.send, program)
-    copier = PageCopier() if peer_socket is None else page_copier(config.cache_dir)
+    progress = _progress_to(channel, pulse)
+    executor = load_executor(config, progress, channel.send, program)
+    adapters = load_adapters(executor, config)
+    second = load_second(config, program, executor, progress)
+    copier = PageCopier() if peer_socket is None else _page_copier(config)
     rights.loaded()
     grammars = grammar_queue(
         config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial, rights.replaced
     )
     tiers: TieredPages | NoTiers = NO_TIERS
     try:
-        core = EngineCore(
-            executor,
-            served,
-            prefix_cache=config.prefix_cache,
-            prerequisites=grammars,
-            policy=make_policy(config.scheduling_policy, executor.limits.max_num_batched_tokens),
-            snapshots=SnapshotRule(interval=config.state_snapshot_interval),
-        )
+        core = make_core(config, executor, served, grammars, second, adapters)
         if config.cache_events:
             core.tell_cache(channel.send)
         pulse.cost = core.cost
-        identity = model_identity(checkpoint, executor, config)
+        identity = model_identity(checkpoint, executor, config, adapters.digests)
         peers = connect_peers(
             peer_socket,
             core,
@@ -243,11 +243,13 @@ def _load_and_serve(
         )
         tiers = open_tiers(config.tiers, core, executor.page_memory, executor.state_memory, identity + files)
         if _can_sleep(executor, config):
-            served.standby = EngineStandby(executor, core.kv, tiers, peers)
+            served.standby = EngineStandby(executor, core.kv, tiers, peers, core.drafter)
         load_s = time.monotonic() - began_s
-        channel.send(_ready(executor, config, identity, load_s, peers.engine_id))
+        ready = _ready(executor, config, identity, load_s, peers.engine_id)
+        ready = msgspec.structs.replace(ready, adapters=dict(adapters.digests))
+        channel.send(_with_second(ready, second))
         served.is_loading = False
-        rights.serves(executor.settle)
+        rights.serves(lambda: _settle(executor, second))
         gc.freeze()  # what the load has made lives on: no collection need look at it again
         _serve(core, served, tiers)
         channel.flush(LAST_FLUSH_S)
@@ -256,7 +258,21 @@ def _load_and_serve(
         grammars.close()
         tiers.close()
         executor.release()
+        if second is not None:
+            second.release()
     return 0
+
+
+def _settle(executor: Executor, second: SecondModel | None) -> None:
+    executor.settle()
+    if second is not None:
+        second.settle()
+
+
+def _page_copier(config: EngineConfig) -> PageCopier:
+    from firelane.kv.transfer.native import page_copier  # here: few engines have peers
+
+    return page_copier(config.cache_dir)
 
 
 def _forget(
@@ -264,7 +280,7 @@ def _forget(
 ) -> None:
     """The KV cache first, so that nothing of it is stored behind the tiers."""
     tenant = tenant_id(asked.tenant)
-    here = core.kv.forget_tenant(tenant)
+    here = core.forget_tenant(tenant)
 
     def done(erased: int) -> None:
         with contextlib.suppress(PeerLostError):
@@ -334,6 +350,14 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         pages_address=config.kv_transfer_address if engine_id else "",
         can_generate=executor.can_generate,
     )
+
+
+def _with_second(ready: Ready, second: SecondModel | None) -> Ready:
+    """The memory of what drafts is the engine's."""
+    if second is None:
+        return ready
+    weights_bytes, kv_bytes = ready.weights_bytes + second.weights_bytes, ready.kv_bytes + second.kv_bytes
+    return msgspec.structs.replace(ready, weights_bytes=weights_bytes, kv_bytes=kv_bytes)
 
 
 def _can_sleep(executor: Executor, config: EngineConfig) -> bool:

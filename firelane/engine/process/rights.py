@@ -115,7 +115,9 @@ def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
 
 def _files(config: EngineConfig) -> tuple[list[Path], list[Path]]:
     """Files that an engine reads, and directories that it also writes to, beside its caches."""
-    reads = [config.model_dir, *_files_of_gguf(config)]
+    models = [config.model_dir, *([] if config.second_dir is None else [config.second_dir])]
+    models += [Path(directory) for _, directory in config.loras]
+    reads = [*models, *(path for model in models for path in _files_of_gguf(model, config.cache_dir))]
     tiers = config.tiers
     further = (
         config.tokenizer_dir,
@@ -134,10 +136,10 @@ class _GgufIndex(msgspec.Struct):
     files: list[_GgufFile]
 
 
-def _files_of_gguf(config: EngineConfig) -> list[Path]:
+def _files_of_gguf(model_dir: Path, cache_dir: Path) -> list[Path]:
     """Files that the index of a model names that was made from GGUF files. One that came with a model from
     elsewhere might mean any file: only what this machine has made is looked at."""
-    if config.cache_dir.resolve() not in config.model_dir.resolve().parents:
+    if cache_dir.resolve() not in model_dir.resolve().parents:
         return []
-    index = checked_json.read(config.model_dir / GGUF_INDEX, _GgufIndex)
+    index = checked_json.read(model_dir / GGUF_INDEX, _GgufIndex)
     return [] if index is None else [Path(file.path) for file in index.files]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from firelane.contract import NOTHING, Executor, private_bytes
-from firelane.engine.process.peers import NO_PEERS, EnginePeers, NoPeers
+from firelane.contract import NOTHING, Executor, GivenBack, private_bytes
+from firelane.engine.process.peering import NO_PEERS, NoPeers
 from firelane.engine.process.tiers import NO_TIERS, NoTiers
 from firelane.kv import KvCache
 from firelane.kv.tiers import TieredPages
 from firelane.wire.frames import Asleep, Awake
+
+if TYPE_CHECKING:
+    from firelane.engine.process.peers import EnginePeers
+    from firelane.engine.speculation.drafter import Drafter
 
 
 class Standby:
@@ -39,8 +44,11 @@ class EngineStandby(Standby):
         kv: KvCache,
         tiers: TieredPages | NoTiers = NO_TIERS,
         peers: EnginePeers | NoPeers = NO_PEERS,
+        drafter: Drafter | None = None,
     ) -> None:
+        """drafter: what has memory of its own for drafts; None: nothing has."""
         self._executor, self._kv, self._tiers, self._peers = executor, kv, tiers, peers
+        self._drafter = drafter
         self.sleeps, self._others = False, NOTHING
 
     def sleep(self) -> Asleep:
@@ -51,6 +59,8 @@ class EngineStandby(Standby):
             self._peers.standby()
             self._tiers.standby()
             self._others = self._executor.standby()
+            if self._drafter is not None:
+                self._others = _together(self._others, self._drafter.standby())
             released = self._others.released_bytes
         held = private_bytes()
         released += max(0, before - held)
@@ -60,6 +70,12 @@ class EngineStandby(Standby):
         began_s = time.monotonic()
         if self.sleeps:
             self._executor.wake()
+            if self._drafter is not None:
+                self._drafter.wake()
             self._peers.wake()
             self.sleeps = False
         return Awake(time.monotonic() - began_s)
+
+
+def _together(one: GivenBack, other: GivenBack) -> GivenBack:
+    return GivenBack(one.released_bytes + other.released_bytes, one.resident_bytes + other.resident_bytes)

@@ -10,7 +10,8 @@ The blocks of a finished sequence stay with it for as long; those of a preempted
 whoever takes them runs in a later step, and no chunk of the preempted sequence is in that one.
 
 Within an account (interactive or background work of one tenant) sequences are admitted in order of arrival
-and preempted in the reverse order, so that those that run came before those that wait.
+and preempted in the reverse order, so that those that run came before those that wait; unless some of them
+have a priority or a deadline.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import SlotState
 from firelane.engine.sequences.sequence import Sequence, Status
+from firelane.engine.sequences.spares import SpareStates
 from firelane.kv import BlockTables, KvCache
 
 if TYPE_CHECKING:
@@ -34,8 +36,16 @@ class SequenceTable:
     """Rows by slot, and the queues. Written by itself, when a plan is applied, and when a step is
     committed."""
 
-    def __init__(self, slots: int, kv: KvCache, state: SlotState, policy: SequenceLifecycle) -> None:
+    def __init__(
+        self,
+        slots: int,
+        kv: KvCache,
+        state: SlotState,
+        policy: SequenceLifecycle,
+        spares: SpareStates | None = None,
+    ) -> None:
         self._kv = kv
+        self.spares = spares or SpareStates(slots)
         self._state = state
         self._policy = policy
         self.ids = np.zeros(slots, np.int64)
@@ -50,6 +60,8 @@ class SequenceTable:
         """The length that finishes the sequence."""
         self.capacity = np.zeros(slots, np.int32)
         """Tokens that its pages have room for."""
+        self.lookahead = np.zeros(slots, np.int32)
+        """Tokens of the draft that its next step may have."""
         self.publish_at = np.zeros(slots, np.int32)
         """Computed tokens with which one more block is full than the prefix cache knows."""
         self.last_step = np.zeros(slots, np.int64)
@@ -94,9 +106,11 @@ class SequenceTable:
         return self.decoding & (self.expected_length < self.end)
 
     def computed(self, sequence: Sequence) -> int:
-        """Leading tokens of a running sequence whose K/V exists once all steps in flight have ended."""
-        prefilling = sequence.id in self.prefilling
-        return sequence.computed if prefilling else int(self.expected_length[sequence.slot]) - 1
+        """Leading tokens of a running sequence that exist in its K/V and its recurrent state once all steps
+        in flight have ended."""
+        if sequence.id in self.prefilling:
+            return sequence.computed
+        return int(self.expected_length[sequence.slot]) - 1 - self.spares.behind(sequence.slot)
 
     def pages_will_be_freed(self, running: Iterable[Sequence]) -> bool:
         """Pages of finished sequences, or pages behind a span of a running one, wait for a step in flight."""
@@ -155,11 +169,13 @@ class SequenceTable:
         self.end[slot] = sequence.end
         self.publish_at[slot] = (blocks.published_blocks + 1) * self._kv.block_size
         self.decoding[slot], self.wants_output[slot] = False, True
+        self.lookahead[slot] = 0
         self.logprobs[slot] = sequence.sampling.logprobs
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its queue: it keeps its tokens and computes their K/V again later."""
         sequence.preempted_tokens = max(self.computed(sequence), 1)
+        sequence.preemptions += 1
         self._stop_running(sequence)
         sequence.status = Status.WAITING
         self.waiting.push(sequence, first=True)
@@ -192,6 +208,7 @@ class SequenceTable:
     def check_idle(self) -> None:
         """Raise AssertionError unless all slots and pages are free, as they are while no sequence lives."""
         assert len(self._free_slots) == len(self.sequences), "a slot is lost"
+        self.spares.check_integrity(self._free_slots)
         held = self._kv.incoming.num_pages
         assert self._kv.num_available == self._kv.num_pages - held, "a page is lost"
         held = self._kv.states.incoming.num_pages
@@ -215,6 +232,7 @@ class SequenceTable:
         self._policy.check_integrity(self.live(), self.running.values())
         assert not self.decoding[[slot for slot in range(len(self.sequences)) if slot not in busy]].any()
         self._kv.check_integrity(s.blocks for s in held if s.blocks is not None)
+        self.spares.check_integrity([slot for slot in range(len(self.sequences)) if slot not in running])
 
     def _check_running(self, sequence: Sequence) -> None:
         slot = sequence.slot
@@ -237,6 +255,7 @@ class SequenceTable:
         self._policy.stopped(sequence)
         self.prefilling.pop(sequence.id, None)
         self.decoding[sequence.slot] = False
+        self.spares.release(sequence.slot)
 
     def _release_pages(self, sequence: Sequence) -> None:
         if sequence.blocks is not None:

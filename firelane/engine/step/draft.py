@@ -256,6 +256,7 @@ class PlanDraft:
             preempted=tuple(self.preempted.values()),
             saves=self._chosen_saves(),
             changes=self.table.changes,
+            states=self.table.spares.of(slots),
         )
 
     def _take_pages(self, sequence: Sequence, stop: int) -> None:

@@ -7,8 +7,10 @@ flight, and are read again when these are committed.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, ZERO_STATE, StepInputs, StepLimits
+from firelane.engine.step.drafts import Drafts
 from firelane.engine.step.plan import PrefillChunk, StepPlan
 
 
@@ -19,7 +21,7 @@ class InputWriter:
         self._sets = [StepInputs.allocate(limits) for _ in range(max_in_flight + 1)]
         self._first_snapshot = limits.max_num_seqs
         self._has_states = bool(limits.state_bytes)
-        self._count = np.arange(limits.max_num_seqs, dtype=np.int32)
+        self._count = np.arange(limits.max_output_rows, dtype=np.int32)
 
     def fill(self, plan: StepPlan) -> StepInputs:
         """The arrays of `plan`, valid until its step is committed. May run while steps are in flight."""
@@ -31,6 +33,11 @@ class InputWriter:
         inputs.row_token[:decodes] = self._count[:decodes]
         inputs.row_kind[:decodes] = SAMPLE
         inputs.num_chunks = inputs.num_tokens = inputs.num_rows = decodes
+        inputs.row_mask.fill(0)
+        if plan.drafts is not None:
+            self._add_drafts(plan, plan.drafts, inputs)
+        if plan.states is not None:
+            self._add_known(plan.states.behind, plan.drafts, inputs)
         # Embeddings last: rows behind all others that want logits cost none.
         for chunk in sorted(plan.chunks, key=lambda chunk: chunk.sequence.pool is not None):
             _append(inputs, chunk)
@@ -38,11 +45,39 @@ class InputWriter:
             self._write_states(plan, inputs)
         return inputs
 
+    def _add_drafts(self, plan: StepPlan, drafts: Drafts, inputs: StepInputs) -> None:
+        """One more row for each drafted token."""
+        rows, lengths = drafts.num_rows, drafts.lengths
+        inputs.chunk_len[: len(lengths)] = lengths
+        inputs.row_slot[:rows] = np.repeat(plan.decode_slots, lengths)
+        places = self._count[:rows] - np.repeat(drafts.first_rows, lengths)
+        inputs.row_position[:rows] = np.repeat(plan.decode_positions, lengths) + places
+        inputs.row_token[:rows] = self._count[:rows]
+        inputs.row_kind[:rows] = SAMPLE
+        inputs.row_mask[np.flatnonzero(drafts.drafted_rows()) + 1] = drafts.masks
+        inputs.num_tokens = inputs.num_rows = rows
+
+    def _add_known(self, behind: NDArray[np.int32], drafts: Drafts | None, inputs: StepInputs) -> None:
+        """Tokens that are computed anew: they come first in their chunks, and have no output row."""
+        decodes, rows = len(behind), inputs.num_rows
+        inputs.chunk_start[:decodes] -= behind
+        inputs.chunk_len[:decodes] += behind
+        before = np.cumsum(behind)
+        inputs.row_token[:rows] += before if drafts is None else np.repeat(before, drafts.lengths)
+        inputs.num_tokens += int(behind.sum())
+
     def _write_states(self, plan: StepPlan, inputs: StepInputs) -> None:
-        """Each chunk goes on from the live state of its slot, but for the first one of a sequence."""
-        count = inputs.num_chunks
+        """Each chunk goes on from the live state of its slot, but for the first one of a sequence, and those
+        behind a draft that was right."""
+        count, decodes = inputs.num_chunks, len(plan.decode_slots)
         inputs.chunk_from[:count] = inputs.chunk_slot[:count]
         inputs.chunk_save[:count] = NO_SNAPSHOT
+        inputs.chunk_drafted[:count] = 0
+        if plan.states is not None:
+            inputs.chunk_from[:decodes] = plan.states.begins
+        if plan.drafts is not None and plan.drafts.spares is not None:
+            inputs.chunk_drafted[:decodes] = plan.drafts.counts
+            inputs.chunk_spare[:decodes] = plan.drafts.spares
         if not plan.chunks and not plan.saves:
             return
         index = {slot: i for i, slot in enumerate(inputs.chunk_slot[:count].tolist())}

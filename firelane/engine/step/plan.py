@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from firelane.contract import NO_SNAPSHOT
 from firelane.engine.sequences.sequence import Sequence
+from firelane.engine.sequences.spares import DecodeStates
+from firelane.engine.step.drafts import Drafts
 from firelane.kv import PrefixHit, StateSave
 
 
@@ -46,12 +48,14 @@ class PrefillChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step. The decodes come first, one token and one SAMPLE row each; then the prefill chunks.
+    """One step. The decodes come first, with one SAMPLE row for each of their tokens: one, and those drafted
+    for it; then the prefill chunks.
 
     decode_slots: int64 [decodes]; decode_positions: int32 [decodes]. growth: int64,
     slots of decodes that need one more block in every group. saves: snapshots of recurrent states that the
     step writes, at most one a slot, at the end of its chunk. changes: SequenceTable.changes when it was
-    planned.
+    planned. drafts: None where no decode has any. states: the recurrent states that the decodes begin from;
+    None: each from its slot's own.
     """
 
     step: int
@@ -63,6 +67,8 @@ class StepPlan:
     preempted: tuple[Sequence, ...]
     saves: tuple[StateSave, ...]
     changes: int
+    drafts: Drafts | None = None
+    states: DecodeStates | None = None
 
     @property
     def is_empty(self) -> bool:

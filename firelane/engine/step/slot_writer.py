@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import MAX_STOP_IDS, SlotState
+from firelane.contract import MAX_STOP_IDS, SlotState, StepInputs
 from firelane.engine.sequences.sequence import Sequence
+from firelane.engine.step.drafts import Drafts
 
 NO_TOKEN = -1
 
@@ -36,6 +37,7 @@ class SlotWriter:
         """All that a sequence needs in its new slot, but for its mask."""
         state, slot, sampling = self._state, sequence.slot, sequence.sampling
         state.tokens[slot, : len(sequence.tokens)] = sequence.tokens
+        state.adapter[slot] = sequence.adapter
         self._write_tables(sequence)
         stops, bias = sampling.stop_token_ids, sampling.logit_bias
         state.stop_ids[slot] = stops + [NO_TOKEN] * (MAX_STOP_IDS - len(stops))
@@ -50,17 +52,26 @@ class SlotWriter:
             sequence.constraint is not None,
         )
 
+    def write_drafts(self, inputs: StepInputs, drafts: Drafts) -> None:
+        """The drafted tokens of a step, behind the tokens that are known."""
+        rows = np.flatnonzero(drafts.drafted_rows())
+        self._state.tokens[inputs.row_slot[rows], inputs.row_position[rows] + 1] = drafts.tokens
+
     def write_mask(self, slot: int, mask: NDArray[np.uint32]) -> None:
         self._state.masks[slot] = mask
 
-    def compute_mask(self, slot: int, compute: Callable[[int, int], object]) -> None:
-        """Have the mask written by `compute(address, bytes)`."""
-        compute(self._state.masks.ctypes.data + slot * self._mask_bytes, self._mask_bytes)
+    def allows(self, row: int, token: int) -> bool:
+        """Whether a row of masks has the token."""
+        return bool(int(self._state.masks[row, token >> 5]) >> (token & 31) & 1)
 
-    def finish_mask(self, slot: int, end: int, stop_ids: list[int]) -> bool:
+    def compute_mask(self, row: int, compute: Callable[[int, int], object]) -> None:
+        """Have a row of masks written by `compute(address, bytes)`."""
+        compute(self._state.masks.ctypes.data + row * self._mask_bytes, self._mask_bytes)
+
+    def finish_mask(self, row: int, end: int, stop_ids: list[int]) -> bool:
         """Finish the mask: where it allows `end`, the mark of a text that may end, allow `stop_ids` instead.
         True where nothing but the end was allowed."""
-        mask = self._state.masks[slot]
+        mask = self._state.masks[row]
         word, bit = end >> 5, 1 << (end & 31)
         if not int(mask[word]) & bit:
             return False

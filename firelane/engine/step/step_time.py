@@ -69,6 +69,39 @@ class StepTimeModel:
         tokens, seconds = seen[-1]
         return tokens * limit_s / seconds
 
+    def has_seen(self, tokens: int) -> bool:
+        """A step of about so many tokens was seen."""
+        return self._samples[min(tokens.bit_length(), SIZES - 1)] > 0
+
+    def seconds(self, tokens: int) -> float:
+        """Seconds of a step of about so many tokens; 0 where no such step was seen."""
+        return self._step_s[min(tokens.bit_length(), SIZES - 1)]
+
+    def expected_s(self, tokens: int) -> float:
+        """Seconds that a step of `tokens` tokens is likely to take, between the sizes seen and beyond them; 0
+        while none was seen."""
+        seen = self._seen()
+        if not seen:
+            return 0.0
+        for (fewer, shorter_s), (more, longer_s) in pairwise(seen):
+            if tokens <= more:
+                part = max(0.0, tokens - fewer) / (more - fewer)
+                return shorter_s + part * (longer_s - shorter_s)
+        last, seconds = seen[-1]
+        return seconds * max(1.0, tokens / last)
+
+    def share_of_one_more(self, tokens: int) -> float:
+        """The time that one more token adds to a step of `tokens` tokens, as part of the step's time: the
+        least by which any longer step grows with its tokens, as steps that were held up look too long. Beyond
+        the longest step seen, time is taken to grow with the tokens."""
+        seen = self._seen()
+        shorter = [size for size in seen if size[0] <= tokens]
+        if not shorter:
+            return 0.0
+        fewer, shorter_s = shorter[-1]
+        slopes = [(longer_s - shorter_s) / (more - fewer) for more, longer_s in seen if more > tokens]
+        return min(slopes, default=shorter_s / tokens) / shorter_s
+
     def _seen(self) -> list[tuple[float, float]]:
         """(tokens, seconds) of the sizes seen, ascending; no step takes longer than one of more tokens."""
         seen: list[tuple[float, float]] = []

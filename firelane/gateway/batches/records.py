@@ -78,13 +78,18 @@ class BatchRecords:
 
     def get(self, tenant: str, batch_id: str) -> BatchRecord:
         """Raises NotFoundError, for another tenant's batch too."""
-        self._check_loaded()
-        record = self._records.get(batch_id)
-        if record is None or record.tenant != tenant:
+        record = self.find(tenant, batch_id)
+        if record is None:
             raise NotFoundError(
                 f"there is no batch {batch_id[:80]!r}", param="batch_id", code="batch_not_found"
             )
         return record
+
+    def find(self, tenant: str, batch_id: str) -> BatchRecord | None:
+        """None also for another tenant's batch. Raises StorageError while the data directory is not held."""
+        self._check_loaded()
+        record = self._records.get(batch_id)
+        return record if record is not None and record.tenant == tenant else None
 
     def __getitem__(self, batch_id: str) -> BatchRecord:
         return self._records[batch_id]
@@ -105,7 +110,11 @@ class BatchRecords:
         """Keep the number of ended batches bounded."""
         ended = [r for r in self._records.values() if r.tenant == tenant and r.batch.status not in OPEN]
         for record in ended[: max(0, len(ended) - MAX_ENDED)]:
-            del self._records[record.id]
+            await self.forget(record)
+
+    async def forget(self, record: BatchRecord) -> None:
+        """An ended batch is known no more."""
+        if self._records.pop(record.id, None) is not None:
             await asyncio.to_thread(_remove, self.path(record.id))
 
 

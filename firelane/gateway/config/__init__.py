@@ -6,7 +6,7 @@ A field of a config declares its option: its help, its values and their range (f
 from __future__ import annotations
 
 from firelane.gateway.config.groups import ANSWERS, FILES, LIMITS, REPLICAS, SERVER, TENANTS
-from firelane.gateway.config.limits import FileLimits, HttpLimits, HttpsFiles
+from firelane.gateway.config.limits import FileLimits, HttpLimits, HttpsFiles, StreamLimits
 from firelane.gateway.config.model import TRIALS, ModelConfig, Routing, SharesPages
 from firelane.gateway.config.server import MOST_GATEWAYS, GatewayConfig, is_loopback
 
@@ -26,5 +26,6 @@ __all__ = [
     "ModelConfig",
     "Routing",
     "SharesPages",
+    "StreamLimits",
     "is_loopback",
 ]

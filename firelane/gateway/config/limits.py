@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from firelane import options
 from firelane.errors import UsageError
 from firelane.gateway.config.groups import FILES, LIMITS, TENANTS
 from firelane.link.tls import TlsFiles
@@ -90,6 +91,79 @@ class FileLimits:
     tenant_files: int = 1000
     tenant_uploads: int = 8
     tenant_batches: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamLimits:
+    """Limits of streams that clients can come back to. away_s: how long one goes on while nobody reads it,
+    where the request names no time; most_away_s: the longest time that it may name. keep_s: for which one can
+    be read after its end. tenant_bytes: of the events of a tenant; 0: none are kept. all_bytes: of all.
+    """
+
+    away_s: Annotated[
+        float,
+        Option(
+            "seconds for which a stream with x-stream-resume goes on while nobody reads it, where the "
+            "request names no time",
+            LIMITS,
+            flag="stream-resume-s",
+            file=True,
+            metavar="S",
+            least=0,
+            see="api.md#streams-that-come-back",
+        ),
+    ] = 30.0
+    most_away_s: Annotated[
+        float,
+        Option(
+            "the longest such time that a request may name",
+            LIMITS,
+            flag="max-stream-resume-s",
+            file=True,
+            metavar="S",
+            least=0,
+        ),
+    ] = 600.0
+    keep_s: Annotated[
+        float,
+        Option(
+            "seconds for which such a stream can be read after its end",
+            LIMITS,
+            flag="stream-keep-s",
+            file=True,
+            metavar="S",
+        ),
+    ] = 300.0
+    tenant_bytes: Annotated[
+        int,
+        Option(
+            "MiB for the events of such streams of one tenant: beyond, the oldest that have ended go first; "
+            "0: none are kept",
+            LIMITS,
+            flag="tenant-streams-mib",
+            file=True,
+            unit="MiB",
+            least=0,
+        ),
+    ] = 64 << 20
+    all_bytes: Annotated[
+        int,
+        Option(
+            "MiB for the events of such streams of all tenants",
+            LIMITS,
+            flag="streams-mib",
+            file=True,
+            unit="MiB",
+        ),
+    ] = 256 << 20
+
+    def __post_init__(self) -> None:
+        if self.away_s > self.most_away_s:
+            raise UsageError(
+                f"stream_resume_s is {self.away_s:g}, more than max_stream_resume_s ({self.most_away_s:g}): "
+                "raise the second one"
+            )
+        options.check(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Configuration of one served model, as the gateway has it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +9,13 @@ from typing import Annotated
 from firelane.errors import UsageError
 from firelane.gateway.config.groups import ANSWERS, REPLICAS
 from firelane.gateway.engines.roles.role_targets import RoleTargets
-from firelane.gateway.routing_names import PAGE_AWARE, ROUTING
 from firelane.options import Option
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
+
+LEAST_TOKENS, PAGE_AWARE = "least-tokens", "page-aware"
+ROUTING = (LEAST_TOKENS, "least-requests", "random", "affinity", PAGE_AWARE, "least-time")
+"""Policies that choose one of several engines, in the order of POLICIES in engines/routing/routing.py."""
+
 
 MOST_NAME = 256
 """Characters of a served name."""
@@ -45,13 +51,14 @@ class ModelConfig:
     all are accepted, the first is reported. aliases: further names that requests may give, each with the name
     that it means. tokenizer_dir: where tokenizer.json lies instead. tenants: those that may use it; None:
     all. role_targets: None: roles change by hand alone. trials_dir: where trial renders
-    of its template are kept.
+    of its template are kept. adapters: names of those of its engines, which requests give as a model's name.
     """
 
     model_dir: Path | None
     names: tuple[str, ...]
     tokenizer_dir: Path | None = None
     aliases: tuple[tuple[str, str], ...] = ()
+    adapters: tuple[str, ...] = ()
     chat_template: Annotated[
         Path | None,
         Option(
@@ -104,9 +111,14 @@ class ModelConfig:
     ] = True
     trials_dir: Path | None = None
 
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Names that requests may give."""
+        return (*self.names, *(alias for alias, _ in self.aliases), *self.adapters)
+
     def __post_init__(self) -> None:
         """Raises UsageError for a name that no request could give, or that would break a line of the log."""
-        for name in (*self.names, *(alias for alias, _ in self.aliases)):
+        for name in self.all_names:
             if not name.strip() or not name.isprintable() or len(name) > MOST_NAME:
                 raise UsageError(
                     f"{name[:60]!r} cannot be a served name: give 1 to {MOST_NAME} printable characters with "

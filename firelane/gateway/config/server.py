@@ -7,7 +7,7 @@ from typing import Annotated
 from firelane import options
 from firelane.errors import UsageError
 from firelane.gateway.config.groups import FILES, LIMITS, SERVER, TENANTS
-from firelane.gateway.config.limits import FileLimits, HttpLimits
+from firelane.gateway.config.limits import FileLimits, HttpLimits, StreamLimits
 from firelane.gateway.config.model import ModelConfig
 from firelane.link.tls import TlsFiles
 from firelane.options import Option, OptionError
@@ -131,6 +131,7 @@ class GatewayConfig:
         ),
     ] = 0
     limits: HttpLimits = field(default_factory=HttpLimits)
+    streams: StreamLimits = field(default_factory=StreamLimits)
     take_over: Annotated[
         bool,
         Option(
@@ -186,7 +187,7 @@ class GatewayConfig:
     ] = None
 
     def __post_init__(self) -> None:
-        names = [name for model in self.models for name in (*model.names, *dict(model.aliases))]
+        names = [name for model in self.models for name in model.all_names]
         if not all(model.names for model in self.models) or not names:
             raise UsageError("no served model name: give at least one")
         for name in names:

@@ -69,8 +69,8 @@ class TenantStore(Generic[EntryT]):
         """Keep it. One that is larger than the whole store is not kept."""
         if not self.enabled or entry.size_bytes > self._max_bytes:
             return
-        self._remove(_key(tenant), entry.id)
-        held = self._by_tenant.setdefault(_key(tenant), _TenantEntries[EntryT]())
+        self._remove(tenant.identity, entry.id)
+        held = self._by_tenant.setdefault(tenant.identity, _TenantEntries[EntryT]())
         held.entries[entry.id] = entry
         held.bytes_held += entry.size_bytes
         self._entries += 1
@@ -81,7 +81,7 @@ class TenantStore(Generic[EntryT]):
 
     def get(self, tenant: Tenant, entry_id: str) -> EntryT:
         """Raises NotFoundError, for another tenant's too."""
-        held = self._by_tenant.get(_key(tenant))
+        held = self._by_tenant.get(tenant.identity)
         entry = held.entries.get(entry_id) if held is not None else None
         if held is None or entry is None:
             raise self._not_found(entry_id)
@@ -90,12 +90,12 @@ class TenantStore(Generic[EntryT]):
 
     def entries(self, tenant: Tenant) -> list[EntryT]:
         """All of a tenant's, the most recently used first."""
-        held = self._by_tenant.get(_key(tenant))
+        held = self._by_tenant.get(tenant.identity)
         return [] if held is None else list(reversed(held.entries.values()))
 
     def delete(self, tenant: Tenant, entry_id: str) -> None:
         """Raises NotFoundError."""
-        if not self._remove(_key(tenant), entry_id):
+        if not self._remove(tenant.identity, entry_id):
             raise self._not_found(entry_id)
 
     def _remove(self, key: _Key, entry_id: str) -> bool:
@@ -118,8 +118,3 @@ class TenantStore(Generic[EntryT]):
             held.entries and held.bytes_held == sum(e.size_bytes for e in held.entries.values())
             for held in self._by_tenant.values()
         )
-
-
-def _key(tenant: Tenant) -> _Key:
-    # On an open server all names are "": keys tell its clients apart, as they do in the prefix cache.
-    return tenant.name, tenant.salt

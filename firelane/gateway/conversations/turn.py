@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from firelane.api.stored.responses import ResponseObject, ResponsesRequest, conversation_id
+from firelane.api.stored.responses import TOLD, ResponseObject, ResponsesRequest, conversation_id
 from firelane.api.stored.responses_items import CALL_TYPES, OUTPUT_TYPES, InputItem, InputPart
 from firelane.errors import NotFoundError, RequestError
+from firelane.gateway.conversations.chat_store import ChatStore
 from firelane.gateway.conversations.conversation_store import ConversationStore, StoredItem
 from firelane.gateway.conversations.response_store import ResponseStore, StoredResponse
 from firelane.gateway.requests.formats import encode_json
@@ -28,6 +29,12 @@ class ConversationStores:
 
     responses: ResponseStore
     conversations: ConversationStore
+    chats: ChatStore
+
+    @classmethod
+    def of(cls, most: int) -> ConversationStores:
+        """Stores of at most so many entries each."""
+        return cls(ResponseStore(most), ConversationStore(most), ChatStore(most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ def initial_answer(request: ResponsesRequest, served_name: str, kept: Conversati
         temperature=request.temperature,
         text={"format": form, "verbosity": "medium"},
         tool_choice=request.tool_choice if request.tool_choice is not None else "auto",
-        tools=[tool for tool in request.tools or () if tool.type in ("function", "namespace")],
+        tools=[tool for tool in request.tools or () if tool.type in TOLD],
         top_logprobs=request.top_logprobs or 0,
         top_p=request.top_p,
         truncation=request.truncation or "disabled",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from firelane.errors import EngineDeadError
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.wire.frames import ForgetTenant
 
@@ -18,3 +19,15 @@ async def forget_tenant(models: Iterable[ReplicaSet], tenant: str, timeout_s: fl
     for answer in late:
         answer.cancel()
     return [answer.result() for answer in done], len(asked) - len(done)
+
+
+async def forget_all(models: Iterable[ReplicaSet], tenants: Iterable[str], timeout_s: float) -> int:
+    """Pages of these tenants that all engines have erased. Raises EngineDeadError where an engine has not
+    answered in time, or cannot be reached: the others have erased them."""
+    engines, pages = list(models), 0
+    for tenant in tenants:
+        erased, silent = await forget_tenant(engines, tenant, timeout_s)
+        pages += sum(erased)
+        if silent:
+            raise EngineDeadError(f"{silent} of the engines have not erased their cache: try again")
+    return pages

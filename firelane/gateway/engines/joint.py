@@ -1,14 +1,16 @@
-"""The states and figures of several engines of one model, as those of one."""
+"""Several engines of one model as one: their states, sizes, figures and child processes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
 
 from firelane.engine_state import LinkState
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.routing.sizes import add_stats
-from firelane.wire.frames import EngineStats, Progress
+from firelane.wire.frames import Beat, EngineStats, Progress, Ready
 
 ORDER = (LinkState.READY, LinkState.STARTING, LinkState.STANDBY)
 """The first of these that an engine has is the state of all."""
@@ -54,3 +56,65 @@ def stats_by_replica(links: Sequence[EngineLink]) -> dict[str, EngineStats]:
     for link in links:
         found[link.name] = add_stats(found.get(link.name, EngineStats()), link.stats)
     return found
+
+
+TIER_COUNTERS = ("hits", "evicted", "damaged", "read_bytes", "written_bytes")
+COUNTERS = frozenset(
+    {
+        *("prompt_tokens", "generated_tokens", "prefix_queries", "prefix_hits"),
+        *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens"),
+        *("preemptions", "steps", "grammar_failures", "state_snapshot_hits"),
+        *("pulls_ok", "pulls_stale", "pulls_lost", "pulls_late", "pulled_bytes", "pull_seconds"),
+        *(f"{tier}_{what}" for tier in ("host", "disk") for what in TIER_COUNTERS),
+    }
+)
+"""Fields of EngineStats that only grow; the others are levels, which end with their engine."""
+SUMS = ("max_num_seqs", "num_blocks", "weights_bytes", "kv_bytes", "states_bytes", "num_snapshots")
+_STATS = EngineStats.__struct_fields__
+_NOTHING = EngineStats()
+
+
+def together(ready: Sequence[Ready]) -> Ready | None:
+    """The sizes of several engines of one model together; None of none."""
+    if len(ready) < 2:
+        return ready[0] if ready else None
+    longest = min(one.max_model_len for one in ready)
+    sums = {name: sum(getattr(one, name) for one in ready) for name in SUMS}
+    return msgspec.structs.replace(ready[0], max_model_len=longest, **sums)
+
+
+def add_stats(one: EngineStats, other: EngineStats) -> EngineStats:
+    if one == _NOTHING:
+        return other
+    return EngineStats(**{name: getattr(one, name) + getattr(other, name) for name in _STATS})
+
+
+def add_counters(one: EngineStats, gone: EngineStats) -> EngineStats:
+    """With the counters of an engine that has gone."""
+    return EngineStats(**{name: getattr(one, name) + getattr(gone, name) for name in COUNTERS})
+
+
+class EngineChildren:
+    """Children that engines have replaced, with those of engines that have gone, and kinds that they lack."""
+
+    def __init__(self, links: Callable[[], Iterable[EngineLink]]) -> None:
+        self._links = links
+        self._gone: Counter[str] = Counter()
+
+    @property
+    def replaced(self) -> Mapping[str, int]:
+        """Replacements since the start, by kind of process."""
+        total = self._gone.copy()
+        for link in self._links():
+            total.update(link.beat.replaced)
+        return total
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The reason why an engine has no child of a kind, by kind."""
+        return {kind: why for link in self._links() for kind, why in link.beat.broken.items()}
+
+    def gone(self, link: EngineLink) -> None:
+        """The engine of this link has ended."""
+        self._gone.update(link.beat.replaced)
+        link.beat = Beat(0.0)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from firelane.wire.frames import Ready, StepFrame
 
 
-class ReplicaListener(Protocol):
-    """The gateway, which hears of new engines and of each of their steps."""
+@dataclass(frozen=True, slots=True)
+class ReplicaListener:
+    """Calls by which the gateway hears of new engines and of each of their steps."""
 
-    def on_ready(self, ready: Ready) -> None: ...
-    def on_frame(self, frame: StepFrame, now_s: float, prompt_tokens: int) -> None:
-        """After all sinks have seen the frame. prompt_tokens: of the prompts that ended in its step."""
-        ...
+    on_ready: Callable[[Ready], None]
+    on_frame: Callable[[StepFrame, float, int], None]
+    """After all sinks have seen the frame. The time is of the monotonic clock. The figure behind it counts
+    tokens of the prompts that ended in the step."""
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+NOBODY = ReplicaListener(_nothing, _nothing)
+"""Hears nothing."""

@@ -19,16 +19,15 @@ from collections.abc import Iterable
 from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines import joint
-from firelane.gateway.engines.link.children import EngineChildren
+from firelane.gateway.engines.in_flight import InFlight, Sink
+from firelane.gateway.engines.joint import EngineChildren, add_counters, together
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.link.waiters import Waiters
-from firelane.gateway.engines.listener import ReplicaListener
+from firelane.gateway.engines.listener import NOBODY
 from firelane.gateway.engines.recovery.ejection import Ejection, NoEjection
-from firelane.gateway.engines.recovery.in_flight import InFlight, Sink
 from firelane.gateway.engines.recovery.parked import ParkedRequests
 from firelane.gateway.engines.recovery.recovery import Death, NoRecovery, Recovery
 from firelane.gateway.engines.routing.routing import Router
-from firelane.gateway.engines.routing.sizes import add_counters, together
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
 
@@ -60,7 +59,7 @@ class ReplicaSet:
         self._router = router or Router()
         self._ejection: Ejection = ejection or NoEjection()
         self.links: list[EngineLink] = []
-        self.events: ReplicaListener | None = None
+        self.events = NOBODY
         self.deaths = self.resumed = self.handed_over = 0
         self._recovery: Recovery = recovery or NoRecovery()
         self._next_id = first_id
@@ -116,7 +115,7 @@ class ReplicaSet:
         from there."""
         flights = link.take_back(count)
         for flight in flights if gives_pages else ():
-            flight.have_pages_of(link)
+            flight.have_pages_of(link.engine_id, link.pages_address)
         self._resume(flights)
         return len(flights)
 
@@ -245,9 +244,10 @@ class ReplicaSet:
         self._route(flight, [link for link in self.serving if link.takes(flight)])
 
     def _route(self, flight: InFlight, serving: list[EngineLink]) -> None:
-        shared = [link for link in serving if link is not self._alone]
-        admitted = self._ejection.admitted(shared, time.monotonic())
-        route = self._router.route(flight, admitted)
+        engines = [link for link in serving if link is not self._alone]
+        if len(engines) > 1:
+            engines = self._ejection.admitted(engines, time.monotonic())
+        route = self._router.route(flight, engines)
         if route is not None:
             then = route.next_link
             flight.hands_over = then is not None
@@ -309,8 +309,7 @@ class ReplicaSet:
         link.serve(ready)
         self._follow_pages(link)
         self._resize()
-        if self.events is not None:
-            self.events.on_ready(ready)
+        self.events.on_ready(ready)
         if link.state is LinkState.READY:
             self._send_parked()
         return ""
@@ -333,11 +332,11 @@ class ReplicaSet:
         self._parked.try_next()
 
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
-        self._parked.try_next()
-        for wait in link.waits:
+        if self.deaths:  # else nobody is suspected
+            self._parked.try_next()
+        for wait in link.waits if len(self.links) > 1 else ():
             self._ejection.note(link, wait)
-        if self.events is not None:
-            self.events.on_frame(frame, now_s, link.step_prompt_tokens)
+        self.events.on_frame(frame, now_s, link.step_prompt_tokens)
 
     def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str, *, is_seen: bool) -> None:
         self.deaths += 1
@@ -389,7 +388,7 @@ class ReplicaSet:
 
     def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
         self.handed_over += 1
-        flight.have_pages_of(link)
+        flight.have_pages_of(link.engine_id, link.pages_address)
         self._send(flight)
 
     def _resize(self) -> None:

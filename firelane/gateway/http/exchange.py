@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import urllib.parse
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from firelane.api.errors import ErrorEnvelope
-from firelane.errors import ProcessDeadError, RequestError
+from firelane.errors import DeadlineError, ProcessDeadError, RequestError
 from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
 
 JSON = b"application/json"
@@ -24,8 +25,14 @@ SITE_BITS = 64
 4291, 2.5.4)."""
 
 
+NO_RETRY = b"x-should-retry: false\r\n"
+"""Known to the clients of OpenAI and Anthropic, which else send a request again by themselves."""
+
+
 def retry_header(error: Exception) -> bytes:
     """The Retry-After line of an error that passes by itself, b"" of one that does not."""
+    if isinstance(error, DeadlineError):
+        return NO_RETRY
     known = isinstance(error, RequestError | ProcessDeadError)
     wait_s = error.retry_after_s if known else None
     return b"" if wait_s is None else retry_line(wait_s)
@@ -78,7 +85,8 @@ class Request:
     `body_limit`: bytes of the body, None: the server's. `sink`: where the body went, if not into `body`.
     `error`: the answer, where the head tells it already. `cors`: lines for whatever answers. `background`: to
     be run only where nothing else wants to. `streams_early`: its stream has begun before its model was there.
-    `arrived_s`: when the whole of it was here, by the gateway's clock; None: when it is admitted.
+    `arrived_s`: when the whole of it was here, by the gateway's clock; None: when it is admitted. `priority`:
+    lower is served sooner. `due_s`: its deadline by time.monotonic(), infinite where it has none.
     """
 
     __slots__ = (
@@ -88,12 +96,14 @@ class Request:
         "body_limit",
         "client",
         "cors",
+        "due_s",
         "error",
         "headers",
         "keep_alive",
         "method",
         "params",
         "path",
+        "priority",
         "query",
         "route",
         "sink",
@@ -121,6 +131,8 @@ class Request:
         self.background = False
         self.arrived_s: float | None = None
         self.streams_early = False
+        self.priority = 0
+        self.due_s = math.inf
 
 
 class Exchange(Protocol):

@@ -142,13 +142,13 @@ class HttpExchange:
 
     def _finish(self, keep_alive: bool) -> None:
         self.gone = True
-        self.on_gone = None
+        self.on_gone = self.error_form = None  # they may hold the exchange
         self._connection.exchange_done(keep_alive)
 
     def on_disconnect(self) -> None:
         """The connection is gone (called by it)."""
         self.gone = True
-        on_gone, self.on_gone = self.on_gone, None
+        on_gone, self.on_gone, self.error_form = self.on_gone, None, None
         if on_gone is not None:
             on_gone()
 

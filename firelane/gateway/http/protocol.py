@@ -95,6 +95,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._owner.discard(self)
+        del self._parser  # it holds this connection: the two would wait for a garbage collection
         self._forget_incoming()
         self._waiting.forget()
         exchange, self._exchange = self._exchange, None
@@ -222,7 +223,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._owner.accept(request)
         except RequestError as error:
-            request.error = error
+            request.error = error.with_traceback(None)  # which holds the request
         if not has_body(request):
             return
         length = request.headers.get(b"content-length", b"0")
@@ -309,7 +310,7 @@ class HttpConnection(asyncio.Protocol):
         self._deaf = True
         request = self._incoming or Request()
         self._forget_incoming()
-        request.error, request.keep_alive = error, False
+        request.error, request.keep_alive = error.with_traceback(None), False
         self._waiting.add(request, self._head_bytes)
 
     def _pump(self) -> None:

@@ -28,9 +28,12 @@ GONE = "the process that answers this has gone: try again"
 
 
 class RequestRelay:
-    """Connects to the process that answers. connect: a new connection to it, for one request."""
+    """Connects to the process that answers. connect: a new connection to it, for one request. open: requests
+    that are being answered there.
+    """
 
     def __init__(self, connect: Callable[[], socket.socket]) -> None:
+        self.open = 0
         self._connect = connect
 
     def routes(self, routes: Iterable[Route], limit_bytes: int) -> Iterator[Route]:
@@ -54,8 +57,24 @@ class RequestRelay:
         if not isinstance(relayed, RelayedRequest):  # a public path, whose body nobody wants
             request.headers[b"x-request-id"] = exchange.id.encode()
             relayed = RelayedRequest(self._connect, request, 0)
+        await self._answer(exchange, relayed)
+
+    async def forward(self, exchange: Exchange, body: bytes | bytearray) -> None:
+        """Have a request answered there of which this became known when its body was read. Raises
+        EngineDeadError.
+        """
+        exchange.request.headers[b"x-request-id"] = exchange.id.encode()
+        lines = exchange.extra_headers.splitlines(keepends=True)  # what reading it has added comes again
+        exchange.extra_headers = b"".join(line for line in lines if _is_own(line.partition(b":")[0]))
+        relayed = RelayedRequest(self._connect, exchange.request, len(body))
+        if body:
+            relayed.write(bytes(body))
+        await self._answer(exchange, relayed)
+
+    async def _answer(self, exchange: Exchange, relayed: RelayedRequest) -> None:
         exchange.on_gone = relayed.abandon
         exchange.error_form = None  # the answer has its form
+        self.open += 1
         try:
             await relayed.answer(exchange)
         except (OSError, httptools.HttpParserError) as error:
@@ -63,7 +82,12 @@ class RequestRelay:
                 raise EngineDeadError(GONE) from error
             exchange.abort()
         finally:
+            self.open -= 1
             relayed.abandon()
+
+
+def _is_own(name: bytes) -> bool:
+    return name in OWN or name.startswith(CORS)
 
 
 class RelayedRequest:
@@ -195,12 +219,16 @@ class _Answer:
         self._complete = False
 
     async def read(self, upstream: _Upstream) -> None:
-        while not self._complete and not self._exchange.gone:
-            data = await upstream.read()
-            if not data:
-                raise ConnectionResetError(GONE)
-            self._parser.feed_data(data)
-            await self._exchange.drained()
+        """All of it, once. Raises OSError and HttpParserError where the other process fails."""
+        try:
+            while not self._complete and not self._exchange.gone:
+                data = await upstream.read()
+                if not data:
+                    raise ConnectionResetError(GONE)
+                self._parser.feed_data(data)
+                await self._exchange.drained()
+        finally:
+            del self._parser  # it holds this answer: the two would wait for a garbage collection
 
     def on_message_begin(self) -> None:
         self._length, self._headers, self._type = None, b"", b""
@@ -211,7 +239,7 @@ class _Answer:
             self._length = int(value)
         elif name == b"content-type":
             self._type = value
-        elif name not in OWN and not name.startswith(CORS):
+        elif not _is_own(name) and not self._is_there(name):
             self._headers += b"%b: %b\r\n" % (name, value)
 
     def on_headers_complete(self) -> None:
@@ -221,6 +249,7 @@ class _Answer:
             self._complete = True
             self._exchange.respond(200, b"", content_type=self._type, headers=self._headers)
         elif self._type == EVENT_STREAM.partition(b"\r\n")[0]:
+            self._exchange.extra_headers += self._headers
             self._exchange.start_stream()
         else:
             self._exchange.start_stream(b"\r\n".join([self._type, self._headers]).removesuffix(b"\r\n"))
@@ -240,6 +269,11 @@ class _Answer:
         else:
             status, body = self._parser.get_status_code(), bytes(self._body)
             self._exchange.respond(status, body, content_type=self._type, headers=self._headers)
+
+    def _is_there(self, name: bytes) -> bool:
+        """Whether this process writes such a line by itself."""
+        line = b"\r\n%b:" % name
+        return line in b"\r\n" + self._exchange.extra_headers or line in b"\r\n" + EVENT_STREAM
 
     @property
     def _is_interim(self) -> bool:

@@ -40,10 +40,12 @@ export function fromEnvelope(status, body, extra = {}) {
   return new ApiError(status, message, { type: error.type, param: error.param, code: error.code, ...extra });
 }
 
+// What says who asks.
+export const keyHeaders = () => (apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {});
+
 // A Response with a good status. Throws ApiError, and AbortError after an abort.
 export async function call(path, { body, signal, headers: more = {} } = {}) {
-  const headers = { ...more };
-  if (apiKey()) headers.Authorization = `Bearer ${apiKey()}`;
+  const headers = { ...more, ...keyHeaders() };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {

@@ -77,6 +77,8 @@ function facts(list, entries) {
 
 const pairs = (counts) => Object.entries(counts).sort().map(([name, n]) => `${name}: ${count(n)}`).join(", ") || NOTHING;
 
+const drafted = ({ tokens, accepted }) => `${count(accepted)}${tokens ? ` (${percent(accepted / tokens)})` : ""}`;
+
 function totals(stats) {
   return [
     ["Output tokens", count(stats.tokens.generated)],
@@ -84,6 +86,8 @@ function totals(stats) {
     ["From the prefix cache", count(stats.prefix_cache.hits)],
     ["Sequences by end", pairs(stats.requests.ended)],
     ["Answers by HTTP status", pairs(stats.requests.answers)],
+    ["Drafted tokens", count(stats.drafts.tokens)],
+    ["Drafted and right", drafted(stats.drafts)],
     ["Preemptions", count(stats.preemptions)],
     ["Steps", count(stats.steps)],
   ];

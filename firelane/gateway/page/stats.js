@@ -1,6 +1,6 @@
 // Asks /stats once a second while the page can be seen, and makes figures of the counters.
 
-import { ApiError, getJson, NO_ANSWER } from "./api.js";
+import { ApiError, getJson, keyHeaders, NO_ANSWER } from "./api.js";
 
 export const EVERY_MS = 1000;
 export const KEEP_S = 300; // what the charts show
@@ -133,7 +133,8 @@ export class Poll {
   }
 
   async _health() {
-    const response = await fetch(`/health${this.query}`).catch(() => null);
+    const query = this.denied?.status === 401 ? "" : this.query; // of one model who has a key may ask
+    const response = await fetch(`/health${query}`, { headers: keyHeaders() }).catch(() => null);
     const answer = response && (await response.json().catch(() => null));
     if (!answer) throw new ApiError(0, NO_ANSWER);
     if (this.denied) this.watch.health(answer, this.denied);

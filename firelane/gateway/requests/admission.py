@@ -14,8 +14,8 @@ from firelane.errors import EngineDeadError, FirelaneError, QueueFullError, Queu
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.usage_log import RequestOutcome, UsageLog
 from firelane.gateway.tenants.counts import CountRecord, Counts, LocalCounts
-from firelane.gateway.tenants.quota import UNLIMITED, TenantQuota
 from firelane.gateway.tenants.registry import Tenants
+from firelane.gateway.tenants.tenant import UNLIMITED, TenantQuota
 
 QUEUE_SHARE = 8
 HELD, EARLY, BACKGROUND = 0, 2, 3

@@ -6,23 +6,36 @@ between.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.requests.formats import TokenReport
 from firelane.gateway.requests.run import RequestRun, SequenceStats
 from firelane.gateway.requests.sinks import OutputOptions, PieceTokens, ResponseSink
 from firelane.text.deltas import CallStart
 from firelane.text.prompt import Prompt
-from firelane.text.tokens.detokenize import Detokenizer, SequenceText, make_detokenizer
+from firelane.text.tokens.detokenize import Detokenizer, SequenceText
 from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.text.tools.stream_buffer import OutputParser
-from firelane.wire.frames import FinishReason, PagesAt, Started, TokenLogprobs
+from firelane.wire.frames import Finished, FinishReason, PagesAt, Started, TokenLogprobs
 
 
 class Choice:
     """The Sink of one sequence's tokens. `splitter`: None where all text is content."""
 
     __slots__ = (
-        *("_called", "_detokenizer", "_gaps", "_late", "_options", "_pages", "_plain", "_prompt"),
+        *(
+            "_called",
+            "_detokenizer",
+            "_gaps",
+            "_has_line",
+            "_held_at",
+            "_late",
+            "_options",
+            "_pages",
+            "_plain",
+            "_prompt",
+        ),
         *("_prompt_reports", "_reason", "_reports", "_run", "_shown_tokens", "_sink", "_splitter", "_tail"),
         *("_text", "_tokenizer", "_tokens", "stats"),
     )
@@ -45,7 +58,7 @@ class Choice:
         self._options = options
         self._tokenizer = tokenizer
         self._gaps = run.gaps
-        self._detokenizer: Detokenizer = make_detokenizer(tokenizer, options.visible_special_ids)
+        self._detokenizer: Detokenizer = tokenizer.detokenizer(options.visible_special_ids)
         self._text = SequenceText(
             self._detokenizer,
             list(options.stop),
@@ -53,8 +66,10 @@ class Choice:
             min_tokens=options.min_tokens,
         )
         self._splitter = splitter
-        self._called = False
+        self._called = self._has_line = False
         special = bool(options.stop) or splitter is not None
+        special |= options.stream and options.live_usage is not None  # of each token
+        special |= options.time_limit_s > 0
         self._plain = not (special or options.logprobs or options.hide_output or options.token_ids)
         # Of an answer in one piece: tokens that become text all at once, at the end.
         self._late: list[int] | None = [] if self._plain and not options.stream else None
@@ -64,6 +79,7 @@ class Choice:
         self._reports: list[TokenReport] = []
         self._reason: FinishReason | None = None
         self._tail = ""
+        self._held_at: int | None = None  # tokens before those of which the sink keeps what they make
 
     def on_started(self, started: Started, planned_s: float) -> None:
         stats = self.stats
@@ -85,53 +101,77 @@ class Choice:
     def on_embedding(self, values: bytes) -> None:
         """Nobody asked for one."""
 
-    def ending(self, reason: FinishReason) -> None:
-        self._reason = reason
+    def ending(self, finished: Finished) -> None:
+        self._reason, self.stats.rejected_drafts = finished.reason, finished.rejected_drafts
+
+    def hold(self) -> None:
+        self._held_at = self.stats.generated
+        self._sink.merge()
+
+    def release(self) -> None:
+        if self._held_at is not None:
+            self.stats.accepted_drafts += self.stats.generated - self._held_at - 1
+            self._held_at = None
+            self._sink.flush()
 
     def on_waiting(self) -> None:
         self._sink.waiting()
 
-    def on_token(self, token: int, now_s: float) -> None:
-        stats = self.stats
+    def on_tokens(self, tokens: Sequence[int], now_s: float) -> None:
+        stats, more = self.stats, len(tokens) - 1
         stats.generated += 1
         last_s, stats.last_s = stats.last_s, now_s
         if last_s:
             self._gaps[last_s] += 1
         else:
             self._begin(now_s)
-        if self._plain and self._reason is None:
-            if self._late is not None:
-                self._late.append(token)
-                return
-            text = self._detokenizer.push(token)
-            if text:
-                self._sink.text(text)
-        else:
+        if more:
+            self._gaps[now_s] += more
+        if not self._plain or self._reason is not None:
             self._catch_up()
-            self._on_special(token)
+            self._on_specials(tokens)
+            return
+        stats.generated += more
+        if self._late is not None:
+            self._late += tokens
+        elif texts := self._detokenizer.texts(tokens):
+            self._sink.texts(texts)
 
     def _catch_up(self) -> None:
         late, self._late = self._late, None
         if late:
-            self._sink.text(self._detokenizer.push_all(late))
+            self._sink.texts([self._detokenizer.push_all(late)])
 
     def _begin(self, now_s: float) -> None:
         self.stats.first_s = now_s
         self._run.first_token(self.stats, now_s)
         self._sink.begin()
         if self._options.prefix:
-            self._sink.text(self._options.prefix)
+            self._sink.texts([self._options.prefix])
         if not self._options.echo:
             return
         prompt = self._prompt
         text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids.tolist())
         if not self._options.logprobs:
-            self._sink.text(text)
+            self._sink.texts([text])
             return
         split = len(prompt) - 1  # the first prompt token has no log-probability
         reports = [TokenReport(prompt.ids[0], None, []), *self._reports[:split]]
         self._reports = self._reports[split:]
         self._sink.reported(text, reports, None)
+
+    def _on_specials(self, tokens: Sequence[int]) -> None:
+        """Events of several tokens are one write. What comes behind the end is not part of the answer."""
+        if len(tokens) > 1:
+            self._sink.hold()
+        try:
+            for i, token in enumerate(tokens):
+                if self.stats.done:
+                    break
+                self.stats.generated += i > 0
+                self._on_special(token)
+        finally:
+            self._sink.release()
 
     def _on_special(self, token: int) -> None:
         """A token that needs a closer look: the last one, or one of an answer that is more than text."""
@@ -147,8 +187,15 @@ class Choice:
             self._finish(text, "stop", abort=True)
         elif self._reason is not None:
             self._tail = text
+        elif self._options.time_limit_s and self._is_late(text):
+            self._finish(text, "length", abort=True)
         elif text:
             self._emit(text)
+
+    def _is_late(self, text: str) -> bool:
+        """Whether an answer that has a line has taken its time."""
+        self._has_line |= "\n" in text
+        return self._has_line and self.stats.last_s - self.stats.first_s > self._options.time_limit_s
 
     def _emit(self, text: str) -> None:
         """Text that is certain, and not the last."""
@@ -160,7 +207,7 @@ class Choice:
         if self._options.logprobs or self._options.token_ids:
             self._sink.reported(text, self._take_reports(), None, self._take_tokens())
         elif text:
-            self._sink.text(text)
+            self._sink.texts([text])
 
     def _split(self, text: str, splitter: OutputParser, *, last: bool = False) -> str:
         """Hand on what the text is made of; "" is left of it."""
@@ -199,14 +246,15 @@ class Choice:
         if self.stats.done:
             return
         self.stats.done = True
-        if self._options.hide_output:
-            self.stats.generated = 0
         if not self.stats.last_s:  # ended without a token
             self._sink.begin()
         if self._splitter is not None:
             text = self._split(text, self._splitter, last=True)
             if self._called and reason == "stop":
                 reason = "tool_calls"
+        self.release()
+        if self._options.hide_output:
+            self.stats.generated = 0
         self._sink.reported(
             text, self._take_reports(), reason, self._take_tokens(), stop=self._text.stop_found
         )

@@ -110,8 +110,8 @@ class ResponseEncoder(Protocol):
         """The event before a choice's first text, or b""."""
         ...
 
-    def content_chunk(self, index: int) -> Callable[[str], bytes]:
-        """Makes the events that hold nothing but text, of one choice."""
+    def content_chunks(self, index: int) -> Callable[[Sequence[str]], bytes]:
+        """Makes the events that hold nothing but text, of one choice: one for each text."""
         ...
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
@@ -161,11 +161,11 @@ class EventFrame:
             return self._fixed
         return b'],"usage":%b}\n\n' % encode_json(self._live.read())
 
-    def content_chunk(self, before: bytes, after: bytes) -> Callable[[str], bytes]:
+    def content_chunks(self, before: bytes, after: bytes) -> Callable[[Sequence[str]], bytes]:
         """A writer of events that differ only in their text."""
         if self._live is None:
             return around(self.head + before, after + self._fixed)
-        return lambda text: around(self.head + before, after + self.tail)(text)
+        return lambda texts: around(self.head + before, after + self.tail)(texts)
 
     def closing(self, usage: Usage) -> bytes:
         """The end of a stream, with its usage where the client wants that."""
@@ -174,9 +174,15 @@ class EventFrame:
         )
 
 
-def around(head: bytes, tail: bytes) -> Callable[[str], bytes]:
-    """A writer of a text's JSON between bytes that do not change."""
-    return lambda text: b"%b%b%b" % (head, encode_json(text), tail)
+def around(head: bytes, tail: bytes) -> Callable[[Sequence[str]], bytes]:
+    """A writer of texts: each as JSON, between bytes that do not change."""
+    between = tail + head
+    return lambda texts: b"%b%b%b" % (head, between.join(map(encode_json, texts)), tail)
+
+
+def each(write: Callable[[str], bytes]) -> Callable[[Sequence[str]], bytes]:
+    """A writer of texts, of one that writes one text."""
+    return lambda texts: b"".join(map(write, texts))
 
 
 def transfer_params(results: Sequence[ChoiceResult]) -> dict[str, Any] | UnsetType:

@@ -26,9 +26,9 @@ from firelane.gateway.requests.run import (
     TimeSlice,
     times_of,
 )
-from firelane.gateway.requests.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
-from firelane.text.prompt import Prompt
-from firelane.text.sampling import FALLBACKS, SEED_MASK, Fallback
+from firelane.gateway.requests.sinks import EventSink, OutputOptions, ResponseSink, ResultSink, StoringSink
+from firelane.gateway.urgency import check_in_time, left_ms
+from firelane.text.prompt import FALLBACKS, SEED_MASK, Fallback, Prompt
 from firelane.text.tokens.tokenizer import Tokenizer
 from firelane.text.tools.stream_buffer import OutputParser
 from firelane.wire.frames import Grammar, NewRequest, Sampling
@@ -41,7 +41,8 @@ SAMPLING_DEFAULTS = b"x-sampling-defaults"
 class GenerationRequest:
     """A checked, admitted and tokenised request. draws: answers to each prompt. reports: logprobs of output
     and prompt, as in Sampling. splitter: makes what splits one choice's text, None where all is content.
-    fallback: of sampling values that the request leaves open, None: as its header says.
+    fallback: of sampling values that the request leaves open, None: as its header says. prediction: as in
+    NewRequest.
     """
 
     fields: SamplingFields
@@ -53,6 +54,7 @@ class GenerationRequest:
     splitter: Callable[[], OutputParser] | None = None
     grammar: Grammar | None = None
     fallback: Fallback | None = None
+    prediction: bytes = b""
 
 
 async def start_generation(model: ServedModel, reservation: Reservation, request: GenerationRequest) -> None:
@@ -63,6 +65,7 @@ async def start_generation(model: ServedModel, reservation: Reservation, request
     work = await _checked(model, request, fallback)
     prompts = [prompt for prompt, _ in work]
     output_tokens = request.draws * sum(sampling.max_tokens for _, sampling in work)
+    check_in_time(reservation.exchange.request, model.metrics)
     reservation.charge(sum(map(len, prompts)), output_tokens)
     model.admission.usage.submitted(reservation.exchange, prompts)
     if not reservation.exchange.gone:
@@ -116,10 +119,12 @@ class GenerationRun(RequestRun):
     ) -> Iterator[NewSequence]:
         """Each prompt `draws` times; choice i of a prompt draws with seed + i."""
         asked = self.exchange.request
-        salt = cache_salt(asked.tenant.salt, request.fields.cache_salt)
+        adapter = model.adapter(request.fields.model)
+        salt = model.adapted_salt(cache_salt(asked.tenant.salt, request.fields.cache_salt), adapter)
         client = NOBODY if request.grammar is None else asked.client
         transfer = request.fields.kv_transfer_params or KvTransferParams()
         pages_at, pages_address = transfer.source
+        has_limit = (request.fields.max_tokens or 0) > 0
         for prompt, sampling in work:
             for i in range(request.draws):
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
@@ -138,6 +143,12 @@ class GenerationRun(RequestRun):
                     pages_at=pages_at,
                     pages_address=pages_address,
                     tells_pages=transfer.do_remote_decode is True,
+                    most_drafted=request.fields.most_drafted,
+                    prediction=request.prediction,
+                    priority=asked.priority,
+                    deadline_ms=left_ms(asked.due_s),
+                    due_tokens=own.max_tokens if has_limit else 1,
+                    adapter=adapter,
                 )
                 splitter = None if request.splitter is None else request.splitter()
                 sink = self._sink(stats, model.tokenizer)
@@ -148,20 +159,33 @@ class GenerationRun(RequestRun):
         index, options = len(self.sequences), self._options
         if options.stream:
             token_text = tokenizer.token_text if options.logprobs else None
-            return EventSink(index, self.exchange, self._format, token_text, options.media)
-        echoed = stats.prompt_tokens if options.echo and options.logprobs else 0
+            events = EventSink(index, self.exchange, self._format, token_text, options.media)
+            return events if options.on_answer is None else StoringSink(events, self._result_sink(index, 0))
+        return self._result_sink(index, stats.prompt_tokens if options.echo and options.logprobs else 0)
+
+    def _result_sink(self, index: int, echoed: int) -> ResultSink:
         self._results.append(ChoiceResult(index, echoed_tokens=echoed))
         return ResultSink(self._results[-1])
 
     def complete(self) -> None:
         usage, options = usage_of(self.sequences), self._options
-        if options.stream:
-            self.exchange.send(self._format.closing(usage))
-            self.exchange.end()
+        if not options.stream:
+            body = self._answer(usage)
+            if options.on_answer is not None:
+                options.on_answer(body)
+            self.exchange.respond(200, body)
             return
+        if options.on_answer is not None:
+            options.on_answer(self._answer(usage))
+        self.exchange.send(self._format.closing(usage))
+        self.exchange.end()
+
+    def _answer(self, usage: Usage) -> bytes:
+        """The answer in one piece."""
+        options = self._options
         results = self._results if options.best_of is None else options.best_of.choose(self._results)
         with_logprobs = options.logprobs and not options.hide_logprobs
-        self.exchange.respond(200, self._format.response(results, usage, with_logprobs))
+        return self._format.response(results, usage, with_logprobs)
 
     def failure(self, body: bytes) -> bytes:
         return self._format.failure(body)
@@ -184,7 +208,9 @@ def usage_of(sequences: Sequence[SequenceStats]) -> Usage:
         total_tokens=prompt + completion,
         prompt_tokens_details=_prompt_details([one for one in sequences if one.first_of_prompt]),
         completion_tokens_details=CompletionTokensDetails(
-            reasoning_tokens=sum(one.reasoning_tokens for one in sequences)
+            reasoning_tokens=sum(one.reasoning_tokens for one in sequences),
+            accepted_prediction_tokens=sum(one.accepted_drafts for one in sequences),
+            rejected_prediction_tokens=sum(one.rejected_drafts for one in sequences),
         ),
     )
 
@@ -201,12 +227,17 @@ def _prompt_details(sequences: Sequence[SequenceStats]) -> PromptTokensDetails:
     return PromptTokensDetails(cached_tokens=cached, cached_tokens_by_tier=by_tier)
 
 
-def new_identity(prefix: str, fields: SamplingFields, model: ServedModel) -> ResponseIdentity:
-    """A new answer's name and time. A request that names no model gets the first that is served."""
+def new_id(prefix: str) -> str:
+    """A new answer's name, which nobody guesses."""
+    return prefix + secrets.token_hex(12)
+
+
+def new_identity(answer_id: str, fields: SamplingFields, model: ServedModel) -> ResponseIdentity:
+    """Fields that all of an answer repeats. A request that names no model gets the first that is served."""
     options = fields.stream_options or StreamOptions()
     usage = options.include_usage is True
     return ResponseIdentity(
-        id=prefix + secrets.token_hex(12),
+        id=answer_id,
         created=int(time.time()),
         model=fields.model or model.name,
         fingerprint=model.fingerprint,

@@ -52,8 +52,9 @@ class ModelMetrics:
     """Metrics of one model, each with the label `model_name`.
 
     `gaps` gathers, within a frame, how many sequences had their last token at which time: all tokens of a
-    frame come at one moment, so a frame costs a few observations, not one a token. Background work leaves its
-    own in `unseen_gaps`: latencies are those of clients.
+    frame come at one moment, so a frame costs a few observations, not one a token; several tokens of one
+    sequence in a frame are one. Background work leaves its own in `unseen_gaps`: latencies are those of
+    clients.
     """
 
     def __init__(self, registry: Registry, engines: ReplicaSet, server: ServerMetrics) -> None:
@@ -67,7 +68,9 @@ class ModelMetrics:
             TTFT_BOUNDS_S,
         )
         self.itl = registry.histogram(
-            "vllm:inter_token_latency_seconds", "Between two tokens of one sequence.", ITL_BOUNDS_S
+            "vllm:inter_token_latency_seconds",
+            "Between two steps that gave one sequence tokens.",
+            ITL_BOUNDS_S,
         )
         self._e2e = registry.histogram(
             "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", E2E_BOUNDS_S
@@ -79,6 +82,16 @@ class ModelMetrics:
             "vllm:prompt_tokens_cached", "Prompt tokens of started sequences, from the prefix cache."
         )
         self.generated = registry.counter("vllm:generation_tokens", "Tokens that the engine generated.")
+        self._accepted = registry.counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Tokens of answers that had been drafted, by their place in the draft.",
+            "position",
+        )
+        self._deadlines = registry.counter(
+            "firelane:deadline_requests",
+            "Requests with a deadline: in time, late, or refused because it could not be kept.",
+            "outcome",
+        )
         self.ends = registry.counter("vllm:request_success", "Ended sequences.", "finished_reason")
         _engine_gauges(registry, engines)
         _engine_counters(registry, engines)
@@ -108,6 +121,10 @@ class ModelMetrics:
             self._e2e.observe(after_s)
         self._sizes.output.observe(generated_tokens)
 
+    def deadline(self, outcome: str) -> None:
+        """A request with a deadline has ended: met, late or refused."""
+        self._deadlines.add(1, outcome)
+
     def request_ended(self, longest: int) -> None:
         """longest: tokens of the longest of its sequences."""
         self._sizes.longest.observe(longest)
@@ -122,10 +139,18 @@ class ModelMetrics:
         self.generated.add(generated)
         if generated + prompt_tokens:
             self._sizes.step.observe(generated + prompt_tokens)
+        if frame.counts:
+            self._note_drafts(frame.counts)
+            self.gaps.pop(now_s, None)  # of tokens that came together
         for last_s, times in self.gaps.items():
             self.itl.observe(now_s - last_s, times)
         self.gaps.clear()
         self.unseen_gaps.clear()
+
+    def _note_drafts(self, counts: list[int]) -> None:
+        """counts: of tokens that sequences got from one step; all but the first of each had been drafted."""
+        for position in range(max(counts) - 1):
+            self._accepted.add(sum(count > position + 1 for count in counts), str(position))
 
 
 class _Sizes:
@@ -286,6 +311,9 @@ def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:
         counter(f"firelane:kv_pulls_{outcome}", text, f"pulls_{outcome}")
     counter("firelane:kv_pulled_bytes", "Bytes of pages that came from other engines.", "pulled_bytes")
     counter("firelane:kv_pull_seconds", "Time of all pulls of pages together.", "pull_seconds")
+    counter("vllm:spec_decode_num_drafts", "Drafts that steps have verified.", "spec_drafts")
+    counter("vllm:spec_decode_num_draft_tokens", "Tokens of these drafts.", "spec_draft_tokens")
+    counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were right.", "spec_accepted_tokens")
     counter("vllm:num_preemptions", "Sequences put back for want of KV blocks.", "preemptions")
     counter(
         "firelane:grammar_failures",

@@ -6,26 +6,28 @@ import asyncio
 import contextlib
 import enum
 import hashlib
+import time
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from firelane.api.sampling import RunOptions, SamplingFields
 from firelane.engine_state import LinkState
-from firelane.errors import EngineDeadError, ModelNotServedError, QueueTimeoutError
+from firelane.errors import EngineDeadError, ModelNotServedError, QueueTimeoutError, RequestError
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.roles.role_control import NO_ROLE_CONTROL, NoRoleControl, RoleControl
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
 from firelane.gateway.requests.residence import ALWAYS, Residence, WakeSigns, rejects_cold
+from firelane.gateway.requests.running import RunningRequests
 from firelane.gateway.requests.text_side import TextSide
 from firelane.gateway.tenants.tenant import Tenant
+from firelane.gateway.urgency import check_in_time
 from firelane.text.chat.assistant import Assistant
 from firelane.text.prompt import PromptBuilder, tokens_to_keep
-from firelane.text.tokens.encoder import COUNTED_TOKENS, TextRoom
-from firelane.text.tokens.tokenizer import Tokenizer
+from firelane.text.tokens.tokenizer import COUNTED_TOKENS, TextRoom, Tokenizer
 from firelane.wire.frames import Ready
 
 LATEST = ":latest"
@@ -68,10 +70,13 @@ class ServedModel:
     metrics: ModelMetrics
     version: str
     """Version of the program, a part of the fingerprint."""
+    adapters: tuple[str, ...] = ()
+    """Names of adapters of its engines, which requests give as the model's."""
     waits: bool = False
     """Requests that come while it loads wait for it."""
     tenants: frozenset[str] | None = None
     """Tenants that may use it; None: all."""
+    running: RunningRequests = field(default_factory=RunningRequests)
     residence: Residence = ALWAYS
     role_control: RoleControl | NoRoleControl = NO_ROLE_CONTROL
 
@@ -162,7 +167,7 @@ class ServedModel:
         loads = self.engines.takes is None and self.state is ModelState.STARTING
         if loads and self.waits and not exchange.request.background:
             with self.admission.early(exchange):
-                await _until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
+                await self._until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
 
     def _tell_coming(self) -> str:
         """Progress of the model while it comes to memory."""
@@ -181,7 +186,28 @@ class ServedModel:
         place = contextlib.nullcontext() if request.background else self.admission.early(exchange)
         signs = WakeSigns(exchange, self._tell_coming) if streams else contextlib.nullcontext()
         with place, signs:
-            await _until(residence.want(), exchange, residence.deadline_s)
+            await self._until(residence.want(), exchange, residence.deadline_s)
+
+    async def _until(self, loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: float) -> None:
+        """Return early where the client goes. Raises QueueTimeoutError, and DeadlineError where the request's
+        own time is over before."""
+        waiting = asyncio.ensure_future(loaded)
+
+        def stop() -> None:
+            waiting.cancel()
+
+        exchange.on_gone = stop
+        left_s = max(0.0, exchange.request.due_s - time.monotonic())
+        try:
+            done, _ = await asyncio.wait([waiting], timeout=min(most_s, left_s))
+        finally:
+            exchange.on_gone = None
+            waiting.cancel()
+        if done and not waiting.cancelled():
+            waiting.result()
+        if not done:
+            check_in_time(exchange.request, self.metrics)
+            raise QueueTimeoutError(f"the model has not been loaded within {most_s:g} s: try again later")
 
     def text_room(self, exchange: Exchange, part: str, fields: SamplingFields | None = None) -> TextRoom:
         """Room for a request's texts. part: as in TextRoom. Raises EngineDeadError."""
@@ -219,26 +245,33 @@ class ServedModel:
         return tenant.may_use(name) or tenant.may_use(self.aliases.get(name, name))
 
     def names_for(self, tenant: Tenant) -> list[str]:
-        return [name for name in (*self.names, *self.aliases) if self.open_to(tenant, name)]
+        return [name for name in self.all_names if self.open_to(tenant, name)]
 
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        return (*self.names, *self.aliases, *self.adapters)
 
-async def _until(loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: float) -> None:
-    """Return early where the client goes. Raises QueueTimeoutError."""
-    waiting = asyncio.ensure_future(loaded)
+    def adapter(self, name: str | None) -> str:
+        """The adapter that a request means by a name of the model; "" for none."""
+        known = "" if name is None else name if name in self.adapters else name.removesuffix(LATEST)
+        return known if known in self.adapters else ""
 
-    def stop() -> None:
-        waiting.cancel()
+    def adapted_salt(self, salt: bytes, adapter: str) -> bytes:
+        """The salt of requests with this adapter: pages that are computed with it are no other's. Raises
+        EngineDeadError where the engines do not have it."""
+        if not adapter:
+            return salt
+        digest = self.serving().adapters.get(adapter)
+        if digest is None:
+            raise EngineDeadError(f"the engine has no adapter {adapter}: start it with --lora {adapter}=DIR")
+        return hashlib.blake2b(salt + digest.encode(), digest_size=16, person=b"firelane.lora").digest()
 
-    exchange.on_gone = stop
-    try:
-        done, _ = await asyncio.wait([waiting], timeout=most_s)
-    finally:
-        exchange.on_gone = None
-        waiting.cancel()
-    if done and not waiting.cancelled():
-        waiting.result()
-    if not done:
-        raise QueueTimeoutError(f"the model has not been loaded within {most_s:g} s: try again later")
+    def check_plain(self, name: str | None) -> None:
+        """Raises RequestError for the name of an adapter, on a path that knows none."""
+        if self.adapter(name):
+            raise RequestError(
+                f"{name} is an adapter, and this path does not use adapters: name {self.name}", param="model"
+            )
 
 
 class Models:
@@ -262,7 +295,7 @@ class Models:
 
     def index(self) -> None:
         """To be called when a model's names have changed."""
-        self._by_name = {name: m for m in self._models for name in (*m.names, *m.aliases)}
+        self._by_name = {name: m for m in self._models for name in m.all_names}
 
     def add(self, model: ServedModel) -> None:
         self._models = (*self._models, model)
@@ -318,6 +351,13 @@ class Models:
         if name not in self._by_name:
             raise _not_served(name)
         return self._by_name[name]
+
+    def open_named(self, name: str, tenant: Tenant) -> ServedModel:
+        """The model of a name. Raises ModelNotServedError, also where the tenant has no access."""
+        model = self.named(name)
+        if not model.open_to(tenant, name):
+            raise _not_served(name)
+        return model
 
 
 def tagged(name: str) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from firelane.api.errors import describe
-from firelane.errors import FirelaneError, RequestError
-from firelane.gateway.engines.recovery.in_flight import Sink
+from firelane.errors import DeadlineError, FirelaneError, RequestError
+from firelane.gateway.engines.in_flight import Sink
 from firelane.gateway.http.exchange import retry_header
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.usage_log import CLIENT_GONE, RequestOutcome
-from firelane.gateway.tenants.quota import Clock
+from firelane.gateway.tenants.tenant import Clock
 from firelane.telemetry.traces import RequestTimes
 from firelane.wire.frames import NewRequest
 
@@ -45,7 +47,7 @@ class TimeSlice:
 class SequenceStats:
     """Figures of one sequence. Times are 0 until they are known. cached_tokens are of its prompt, those from
     host memory, a drive and another engine among them; the prompt is counted for the first sequence of each
-    prompt alone.
+    prompt alone. accepted_drafts: generated tokens that had been drafted; rejected_drafts: as in Finished.
     """
 
     id: int
@@ -58,6 +60,8 @@ class SequenceStats:
     peer_tokens: int = 0
     generated: int = 0
     reasoning_tokens: int = 0
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
     planned_s: float = 0.0
     first_s: float = 0.0
     last_s: float = 0.0
@@ -83,9 +87,11 @@ class RequestRun:
         self.gaps = self.metrics.gaps if self._timed else self.metrics.unseen_gaps
         self._names = model.names
         self._engines = model.engines
+        self._running = model.running
         self._now_s = model.admission.usage.now_s
         self._reservation = reservation
         self._left = num_sequences
+        self._due_s = self.exchange.request.due_s
         self._session = session
 
     def complete(self) -> None:
@@ -104,6 +110,7 @@ class RequestRun:
         self.submit(*first)
         self._reservation = self._reservation.pop()
         self.exchange.on_gone = self.cancel
+        self._running.add(self.exchange.id, self)
         if self._timed:
             self._reservation.wait(self._time_out)
         try:
@@ -158,6 +165,8 @@ class RequestRun:
             self.closed = True
             self._settle(200, reason)
             self.metrics.responded(200)
+            if self._due_s < math.inf:
+                self.metrics.deadline("met" if time.monotonic() <= self._due_s else "late")
             self.complete()
 
     def cancel(self) -> None:
@@ -172,6 +181,8 @@ class RequestRun:
         if not isinstance(error, RequestError):
             log.error("request_failed id=%s status=%d error=%r", self.exchange.id, status, str(error))
         self._close("error", status)
+        if isinstance(error, DeadlineError):
+            self.metrics.deadline("refused")
         self.metrics.responded(status)
         if self.exchange.started:
             self.exchange.send(self.failure(body))
@@ -200,6 +211,7 @@ class RequestRun:
     def _settle(self, status: int, reason: str) -> None:
         """Give back what the request held, and have it counted. Prompts that never started cost nothing."""
         times = self.times()
+        self._running.remove(self.exchange.id, self)
         self.metrics.request_ended(max((one.generated for one in self.sequences), default=0))
         begun = [one for one in self.sequences if one.first_of_prompt and one.planned_s]
         self._reservation.close(

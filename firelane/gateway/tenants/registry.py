@@ -9,8 +9,7 @@ from pathlib import Path
 from firelane.errors import AuthenticationError, UsageError
 from firelane.gateway.tenants.counts import Counts, LocalCounts
 from firelane.gateway.tenants.keyfile import read_key_file
-from firelane.gateway.tenants.quota import UNLIMITED, Quota, TenantQuota
-from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN, Tenant, salt_of
+from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN, UNLIMITED, Quota, Tenant, TenantQuota, salt_of
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +23,10 @@ class NoAuth:
 
     def named(self, name: str) -> Tenant | None:
         return None if name else ANONYMOUS_ADMIN
+
+    def names(self) -> list[str]:
+        """Names of all tenants."""
+        return [ANONYMOUS_ADMIN.name]
 
     def quota(self, tenant: Tenant) -> TenantQuota:  # noqa: ARG002
         return UNLIMITED
@@ -58,6 +61,10 @@ class ApiKeyAuth:
     def named(self, name: str) -> Tenant | None:
         """The tenant of this name, None where there is none (any more)."""
         return self._ring.tenants.get(name)
+
+    def names(self) -> list[str]:
+        """Names of all tenants that the file has."""
+        return list(self._ring.tenants)
 
     def quota(self, tenant: Tenant) -> TenantQuota:
         """The limits of a tenant and what it has used of them."""

@@ -1,5 +1,5 @@
 // Pages copied, sent and received with their checksums, in one pass over their bytes and one call for many pages.
-// The face towards Python is firelane/kv/transfer/native.py; the checksum is that of checksum.py.
+// The face towards Python is firelane/kv/transfer/native.py; the checksum is that of page_copy.py.
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from firelane.kv.cache import KvCache
-from firelane.kv.incoming import STATES, WantedPage
-from firelane.kv.pool import NamedPage, PageWatcher
+from firelane.kv.pool import STATES, NamedPage, PageWatcher, WantedPage
 from firelane.kv.tiers.admission import TierAdmission
 from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.reader import PageRead, TierReader

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import PageMemory
-from firelane.kv.incoming import STATES, WantedPage
-from firelane.kv.pool import NamedPage
+from firelane.kv.pool import STATES, NamedPage, WantedPage
 
 
 class CachedMemory:

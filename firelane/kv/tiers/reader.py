@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.kv.incoming import WantedPage
+from firelane.kv.pool import WantedPage
 from firelane.kv.tiers.places import CachedMemory
 from firelane.kv.tiers.tier import PageTier, TierName
 

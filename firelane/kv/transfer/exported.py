@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import PageMemory
 from firelane.kv.cache import KvCache
-from firelane.kv.incoming import STATES
+from firelane.kv.pool import STATES
 from firelane.kv.transfer.page_copy import PageCopier
 from firelane.kv.transfer.populate import populate
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from firelane.errors import PeerLostError
-from firelane.kv.incoming import WantedPage, WantedState
+from firelane.kv.pool import WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side
 from firelane.kv.transfer.messages import PageLine

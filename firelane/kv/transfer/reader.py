@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import PageMemory
 from firelane.errors import PeerLostError
-from firelane.kv.incoming import STATES, WantedPage, WantedState
+from firelane.kv.pool import STATES, WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side, join
 from firelane.kv.transfer.messages import TAG_BYTES, Find, Found, Joined, PageLine

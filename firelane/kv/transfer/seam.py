@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from firelane.kv.incoming import WantedPage, WantedState
+from firelane.kv.pool import WantedPage, WantedState
 
 Outcome = Literal["ok", "stale", "lost", "late"]
 """ok: all pages came. stale: some were not there any more, or changed while they were copied. lost: the peer

@@ -20,7 +20,8 @@ from firelane.contract.span import CAUSAL, Span
 from firelane.models.blocks.projections import SEPARATE, AttentionTensors, Projections
 from firelane.models.blocks.rope import Rope
 from firelane.models.blocks.rotary_layout import RotaryLayout
-from firelane.models.blocks.stacked import Tensors, stacked_matrix, stacked_vector, stored_vector
+from firelane.models.blocks.stacked import Tensors, norm_vector, stacked_matrix, stacked_vector, stored_vector
+from firelane.models.blocks.streams import Streams
 from firelane.program.ops import (
     SILU,
     Attention,
@@ -40,7 +41,7 @@ from firelane.program.ops import (
     Temperature,
 )
 from firelane.program.program import Program
-from firelane.program.recipes import Piece, WeightLayout
+from firelane.program.recipes import WeightLayout
 from firelane.program.values import DType, Rows, Value, Weight
 
 Bias = Literal["", "qkv", "o", "qkvo"]
@@ -103,14 +104,18 @@ class Decoder:
     """0: none."""
     norm_plus: float = 0.0
     """Added to the weights of all norms."""
+    embeddings: str = "model.embed_tokens"
+    """The tensor of the embedding table."""
     ops: list[Op] = field(default_factory=list[Op])
+    streams: Streams = field(default_factory=Streams)
 
     @cached_property
     def table(self) -> Weight:
         """The embedding table."""
-        return stacked_matrix("embed", [("model.embed_tokens", self.vocab_size)], self.width, self.dtype)
+        return stacked_matrix("embed", [(self.embeddings, self.vocab_size)], self.width, self.dtype)
 
     def layers(self, count: int) -> Iterator[Layer]:
+        self.streams.begin(count)
         return (Layer(self, number) for number in range(count))
 
     def add(self, op: Op) -> Value:
@@ -128,6 +133,7 @@ class Decoder:
             max_model_len=self.max_model_len,
             ops=ops,
             head=head,
+            streams=self.streams.known(),
         )
 
 
@@ -137,13 +143,15 @@ class Layer:
 
     decoder: Decoder
     number: int
+    prefix: str = ""
+    """The beginning of its tensors' names; "": as in transformers."""
 
     def name(self, part: str) -> str:
         return f"layers.{self.number}.{part}"
 
     def tensor(self, part: str) -> str:
         """In the checkpoint, without its last part."""
-        return f"model.{self.name(part)}"
+        return f"{self.prefix}.{part}" if self.prefix else f"model.{self.name(part)}"
 
     def value(self, part: str, width: int, dtype: DType) -> Value:
         return Value(self.name(part), Rows.TOKEN, width, dtype)
@@ -154,6 +162,7 @@ class Layer:
 
     def read(self, x: Value, part: str, tensor: str | None) -> Value:
         """The stream as a matrix product takes it: normalised, or merely rounded where no tensor is named."""
+        self.decoder.streams.enter(self.number, x)
         dtype = self.decoder.dtype
         if tensor is None and x.dtype is dtype:
             return x
@@ -164,7 +173,7 @@ class Layer:
         return self.decoder.add(RMSNorm(x=x, weight=weight, eps=self.decoder.eps, out=out))
 
     def norm_weight(self, part: str, tensor: str, width: int) -> Weight:
-        return norm_weight(self.decoder, self.name(part), self.tensor(tensor), width)
+        return norm_vector(self.name(part), self.tensor(tensor), width, plus=self.decoder.norm_plus)
 
     def linear(
         self, x: Value, part: str, tensors: Tensors, out: Value, *, bias: bool, add: Value | None
@@ -232,21 +241,16 @@ def attention(
     """x + output(attention(rope(qkv(norm(x))))). `rope`: None without positions; `bias`: which projections
     have one; `head_norm`: heads that are RMS-normalised before they are rotated."""
     layout = rope.layout if rope else RotaryLayout(heads.head_dim, heads.head_dim)
-    names = tuple(layer.tensor(f"self_attn.{tensor}") for tensor in tensors.qkv)
+    names = tuple(layer.tensor(f"{tensors.block}.{tensor}") for tensor in tensors.qkv)
     projections = Projections(heads=heads, layout=layout, inputs=x.width, tensors=names, gated=tensors.gated)
     normed = layer.read(x, "attention", norms.before)
     qkv = _project(layer, normed, projections, bias="qkv" in bias)
     norm = _head_norm(layer, projections, head_norm, tensors) if head_norm else None
-    at, out = layer.number, layer.value("q", heads.q_width, layer.decoder.dtype)
-    rotary = rope.rotary if rope else None
-    turned = RopeAndCache(
-        qkv=qkv, layer=at, shape=heads, rotary=rotary, norm=norm, temperature=scores.temperature, out=out
-    )
-    attended = _attend(layer, layer.decoder.add(turned), heads, span, scores)
+    attended = attend(layer, qkv, heads, rope, span=span, norm=norm, scores=scores)
     return layer.add_to_stream(
         _let_through(layer, normed, attended, projections) if tensors.gated else attended,
         "output",
-        f"self_attn.{tensors.out}",
+        f"{tensors.block}.{tensors.out}",
         layer.stream("middle"),
         stream=x,
         bias="o" in bias,
@@ -275,12 +279,27 @@ def _let_through(layer: Layer, x: Value, attended: Value, projections: Projectio
     return layer.decoder.add(Gated(x=attended, gate=gate, act="sigmoid", out=out))
 
 
-def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: AttentionScores) -> Value:
+def attend(
+    layer: Layer,
+    qkv: Value,
+    heads: HeadShape,
+    rope: Rope | None,
+    *,
+    span: Span = CAUSAL,
+    norm: HeadNorm | None = None,
+    scores: AttentionScores = PLAIN_SCORES,
+) -> Value:
+    """attention(rope(qkv)), the joined results of all heads; keys and values go to the cache."""
     name, tensor = layer.name("sinks"), layer.tensor("self_attn.sinks")
     sinks = stored_vector(name, tensor, heads.heads) if scores.sinks else None
+    at, out = layer.number, layer.value("q", heads.q_width, layer.decoder.dtype)
+    rotary = rope.rotary if rope else None
+    turned = RopeAndCache(
+        qkv=qkv, layer=at, shape=heads, rotary=rotary, norm=norm, temperature=scores.temperature, out=out
+    )
     return layer.decoder.add(
         Attention(
-            q=q,
+            q=layer.decoder.add(turned),
             layer=layer.number,
             shape=heads,
             scale=heads.head_dim**-0.5 if scores.scale is None else scores.scale,
@@ -346,8 +365,9 @@ def gated_mlp(
 
 def head(decoder: Decoder, x: Value, *, tensor: str = "model.norm") -> Linear:
     """Logits of the rows that are asked for: lm_head(norm(x)). tensor: of the norm."""
+    decoder.streams.leave(x)
     selected = decoder.add(SelectRows(x=x, out=Value("selected", Rows.OUTPUT, x.width, x.dtype)))
-    norm = norm_weight(decoder, "norm", tensor, x.width)
+    norm = norm_vector("norm", tensor, x.width, plus=decoder.norm_plus)
     out = Value("final", Rows.OUTPUT, x.width, decoder.dtype)
     normed = decoder.add(RMSNorm(x=selected, weight=norm, eps=decoder.eps, out=out))
     untied = stacked_matrix("lm_head", [("lm_head", decoder.vocab_size)], x.width, decoder.dtype)
@@ -363,12 +383,6 @@ def head(decoder: Decoder, x: Value, *, tensor: str = "model.norm") -> Linear:
     return op
 
 
-def norm_weight(decoder: Decoder, name: str, tensor: str, width: int) -> Weight:
-    """The vector of a norm."""
-    piece = Piece(tensor=f"{tensor}.weight", shape=(width,), plus=decoder.norm_plus)
-    return Weight(name=name, shape=(width,), dtype=DType.F32, pieces=(piece,))
-
-
 def _head_norm(
     layer: Layer, projections: Projections, kind: HeadNorms, tensors: AttentionTensors
 ) -> HeadNorm:
@@ -378,7 +392,7 @@ def _head_norm(
 
     def weight(kind: Literal["q", "k"]) -> Weight:
         name, stored = f"{kind}_norm", tensors.q_norm if kind == "q" else tensors.k_norm
-        tensor, plus = layer.tensor(f"self_attn.{stored}"), layer.decoder.norm_plus
+        tensor, plus = layer.tensor(f"{tensors.block}.{stored}"), layer.decoder.norm_plus
         pieces = projections.norm(tensor, kind, whole=whole, plus=plus)
         width = sum(piece.height for piece in pieces)
         return Weight(name=layer.name(name), shape=(width,), dtype=DType.F32, pieces=pieces)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from firelane.models.blocks.blocks import Layer
+from firelane.models.config.reader import ConfigReader
 from firelane.program.ops import DeltaRule, DeltaShape, Gated, Linear, RMSNorm, ShortConv
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Value, Weight
@@ -118,6 +119,14 @@ def project(
     shape, name = (rows, x.width), layer.name(part)
     weight = Weight(name=name, shape=shape, dtype=dtype, pieces=pieces, others=others)
     return layer.decoder.add(Linear(x=x, weight=weight, out=layer.value(part, rows, DType.F32)))
+
+
+def read_taps(config: ConfigReader, key: str) -> int:
+    """Inputs of a convolution at each place. Raises UnsupportedModelError where it is none."""
+    taps = config.integer(key, 4)
+    if taps < 2:
+        raise config.refusal(key, taps, "at least 2 is needed")
+    return taps
 
 
 def taps_of(layer: Layer, part: str, tensors: tuple[tuple[str, int], ...], taps: int) -> Weight:

@@ -15,6 +15,8 @@ TRAINING_KEYS = (
     "seq_aux",
 )
 MAX_EXPERTS = 1024
+MAX_EXPERTS_IN_ALL = 1 << 16
+"""The most experts of all layers together: a Program has a recipe for each part of each of them."""
 COUNT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERT_NAMES = ExpertNames()
 
@@ -34,6 +36,8 @@ def read_expert_counts(
     picks = config.integer(picks_key, default_picks)
     if count > MAX_EXPERTS:
         raise config.refusal(key, count, f"at most {MAX_EXPERTS} are supported")
+    if config.has("num_hidden_layers") and count * config.integer("num_hidden_layers") > MAX_EXPERTS_IN_ALL:
+        raise config.refusal(key, count, f"at most {MAX_EXPERTS_IN_ALL} are supported in all layers together")
     if picks > count:
         raise config.refusal(picks_key, picks, f"there are only {key} = {count}")
     return count, picks

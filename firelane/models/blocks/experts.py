@@ -28,6 +28,7 @@ NORM = "post_attention_layernorm"
 Recipe = tuple[Piece, ...]
 Half = Literal["gate", "up", "down"]
 GATE_UP: tuple[Half, ...] = ("gate", "up")
+UP: tuple[Half, ...] = ("up",)
 DOWN: tuple[Half, ...] = ("down",)
 
 
@@ -70,7 +71,7 @@ class ExpertNames:
     """Names of the tensors of a layer's experts in the checkpoint, below the layer. transposed: whether one
     tensor for all is [experts, k, n], where there is not one for each expert; None: shapes tell. interleaved:
     of gate and up in one transposed tensor, whether their columns alternate. fused: the tensors for all, of
-    gate and up, and of down."""
+    gate and up, or up alone, and of down."""
 
     router: str = "mlp.gate"
     experts: str = "mlp.experts"
@@ -169,9 +170,10 @@ def add_experts(
 ) -> Value:
     """The sum of the picked experts of x times their shares, and of `add` if it is given."""
     names, count, width = experts.names, experts.count, experts.width
+    inner = GATE_UP if gate.halves == 2 else UP
     gate_up = Matrices(
-        names.recipes(layer, count, GATE_UP, (width, x.width)),
-        names.bias(layer, count, GATE_UP, width) if experts.bias else (),
+        names.recipes(layer, count, inner, (width, x.width)),
+        names.bias(layer, count, inner, width) if experts.bias else (),
     )
     down = Matrices(
         names.recipes(layer, count, DOWN, (out.width, width)),
@@ -255,13 +257,14 @@ def _vector(layer: Layer, name: str, tensor: str, size: int) -> Weight:
 def _gated(
     layer: Layer, x: Value, routed: Routed, part: str, matrices: Matrices, width: int, gate: Gate
 ) -> Value:
-    name, layout = layer.name(f"{part}_gate_up"), WeightLayout.GATED_EXPERTS
+    layout = WeightLayout.GATED_EXPERTS if gate.halves == 2 else WeightLayout.EXPERTS
+    name, rows = layer.name(f"{part}_gate_up"), gate.halves * width
     picks, shares = routed
     op = ExpertGatedLinear(
         x=x,
         picks=picks,
-        weight=_weight(name, (2 * width, x.width), layer.decoder.dtype, matrices.recipes, layout),
-        bias=_bias(name, 2 * width, matrices.bias, layout),
+        weight=_weight(name, (rows, x.width), layer.decoder.dtype, matrices.recipes, layout),
+        bias=_bias(name, rows, matrices.bias, layout),
         gate=gate,
         shares=shares,
         out=layer.value(f"{part}_gated", picks.width * width, layer.decoder.dtype),

@@ -15,7 +15,7 @@ from firelane.models.blocks.decoder_config import (
     read_layer_types,
     read_layers,
 )
-from firelane.models.blocks.delta import Columns, Delta, delta, project
+from firelane.models.blocks.delta import Columns, Delta, delta, project, read_taps
 from firelane.models.blocks.projections import AttentionTensors
 from firelane.models.blocks.rope import Rope, read_rope
 from firelane.models.config.reader import ConfigReader
@@ -42,10 +42,14 @@ class Mixers:
     taps: int
     full: frozenset[int]
 
+    def attend(self, layer: Layer, x: Value) -> Value:
+        """x + attention to it."""
+        return attention(layer, x, self.heads, self.rope, head_norm="each", tensors=GATED)
+
     def add(self, layer: Layer, x: Value, recipes: Recipes) -> Value:
         """x + the layer's first block."""
         if layer.number in self.full:
-            return attention(layer, x, self.heads, self.rope, head_norm="each", tensors=GATED)
+            return self.attend(layer, x)
         s = self.shape
         normed = layer.read(x, "delta", "input_layernorm")
         pieces, *others = recipes(layer, s, x.width)
@@ -82,7 +86,7 @@ def read_next(config: ConfigReader, *, name: str) -> tuple[Decoder, Mixers]:
         heads=heads,
         rope=read_rope(config, head_dim=heads.head_dim, partial=0.25, beside=MROPE),
         shape=_read_shape(config),
-        taps=_read_taps(config),
+        taps=read_taps(config, "linear_conv_kernel_dim"),
         full=_read_full(config),
     )
     return replace(decoder, norm_plus=1.0), mixers
@@ -97,13 +101,6 @@ def _read_shape(config: ConfigReader) -> DeltaShape:
     key_dim = config.integer("linear_key_head_dim", 128)
     value_dim = config.integer("linear_value_head_dim", 128)
     return DeltaShape(key_heads=keys, heads=heads, key_dim=key_dim, value_dim=value_dim)
-
-
-def _read_taps(config: ConfigReader) -> int:
-    taps = config.integer("linear_conv_kernel_dim", 4)
-    if taps < 2:
-        raise config.refusal("linear_conv_kernel_dim", taps, "at least 2 is needed")
-    return taps
 
 
 def _read_full(config: ConfigReader) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from firelane.models.blocks.blocks import Layer
 from firelane.models.blocks.delta import MIDDLE, project, taps_of
@@ -11,21 +12,38 @@ from firelane.program.ops import Gated, RMSNorm, ShortConv, StateShape, StateSpa
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Value, Weight
 
-BLOCK = "mamba"
+
+@dataclass(frozen=True, kw_only=True)
+class MambaTensors:
+    """Names of the tensors below the layer: of the block, and of the norm before it."""
+
+    block: str = "mamba"
+    norm: str = "input_layernorm"
+
+
+TENSORS = MambaTensors()
 
 
 def mamba(
-    layer: Layer, x: Value, s: StateShape, *, taps: int, bias: bool, limits: tuple[float, float]
+    layer: Layer,
+    x: Value,
+    s: StateShape,
+    *,
+    taps: int,
+    bias: bool,
+    limits: tuple[float, float],
+    tensors: MambaTensors = TENSORS,
 ) -> Value:
     """x + out(norm(state_space(silu(convolution(xbc))) * silu(gate))), all three of norm(x); `bias`: whether
     the convolution has one; `limits`: of the steps."""
-    add, normed = layer.decoder.add, layer.read(x, "mamba", "input_layernorm")
-    rows = project(layer, normed, "projections", _projections(layer, s, x.width))
+    add, normed = layer.decoder.add, layer.read(x, "mamba", tensors.norm)
+    block = tensors.block
+    rows = project(layer, normed, "projections", _projections(layer, block, s, x.width))
     conv = ShortConv(
         x=rows,
         taps=taps,
-        weight=taps_of(layer, "conv", ((f"{BLOCK}.conv1d", s.xbc_width),), taps),
-        bias=_vector(layer, "conv1d.bias", s.xbc_width) if bias else None,
+        weight=taps_of(layer, "conv", ((f"{block}.conv1d", s.xbc_width),), taps),
+        bias=_vector(layer, block, "conv1d.bias", s.xbc_width) if bias else None,
         act="silu",
         out=layer.value("convolved", s.xbc_width, DType.F32),
     )
@@ -33,9 +51,9 @@ def mamba(
         xbc=add(conv),
         dt=rows,
         column=s.xbc_width + s.width,
-        a_log=_vector(layer, "A_log", s.heads),
-        dt_bias=_vector(layer, "dt_bias", s.heads),
-        skip=_vector(layer, "D", s.heads),
+        a_log=_vector(layer, block, "A_log", s.heads),
+        dt_bias=_vector(layer, block, "dt_bias", s.heads),
+        skip=_vector(layer, block, "D", s.heads),
         shape=s,
         limits=limits,
         out=layer.value("remembered", s.width, DType.F32),
@@ -44,13 +62,13 @@ def mamba(
     passed = add(Gated(x=add(op), gate=rows, act="silu", column=s.xbc_width, out=out))
     norm = RMSNorm(
         x=passed,
-        weight=_vector(layer, "norm.weight", s.width),
+        weight=_vector(layer, block, "norm.weight", s.width),
         eps=layer.decoder.eps,
         groups=s.groups,
         out=layer.value("recalled", s.width, layer.decoder.dtype),
     )
-    tensors = [(layer.tensor(f"{BLOCK}.out_proj"), x.width)]
-    return layer.linear(add(norm), "output", tensors, layer.stream(MIDDLE), bias=False, add=x)
+    last = [(layer.tensor(f"{block}.out_proj"), x.width)]
+    return layer.linear(add(norm), "output", last, layer.stream(MIDDLE), bias=False, add=x)
 
 
 def read_state_shape(config: ConfigReader) -> StateShape:
@@ -82,14 +100,14 @@ def read_step_limits(config: ConfigReader) -> tuple[float, float]:
             raise config.refusal(key, given, "two numbers are needed, the least and the most")
 
 
-def _projections(layer: Layer, s: StateShape, inputs: int) -> tuple[Piece, ...]:
+def _projections(layer: Layer, block: str, s: StateShape, inputs: int) -> tuple[Piece, ...]:
     """Inputs of the convolution, the gate, and the steps; stored with the gate first."""
-    tensor, total = f"{layer.tensor(BLOCK)}.in_proj.weight", s.width + s.xbc_width + s.heads
+    tensor, total = f"{layer.tensor(block)}.in_proj.weight", s.width + s.xbc_width + s.heads
     behind = s.width + s.xbc_width
     spans = range(s.width, behind), range(s.width), range(behind, total)
     return tuple(Piece(tensor=tensor, shape=(total, inputs), rows=rows) for rows in spans)
 
 
-def _vector(layer: Layer, tensor: str, size: int) -> Weight:
+def _vector(layer: Layer, block: str, tensor: str, size: int) -> Weight:
     name = layer.name(f"mamba.{tensor}")
-    return Weight.stored(name, (size,), DType.F32, layer.tensor(f"{BLOCK}.{tensor}"))
+    return Weight.stored(name, (size,), DType.F32, layer.tensor(f"{block}.{tensor}"))

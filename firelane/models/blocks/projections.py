@@ -12,10 +12,11 @@ from firelane.program.recipes import Piece
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionTensors:
-    """Names of the tensors of attention in the checkpoint, below the layer's `self_attn`. qkv: of queries,
+    """Names of the tensors of attention in the checkpoint, below the layer's `block`. qkv: of queries,
     keys and values, or one that holds all of them. gated: the rows of each query head are followed by as many
     of a gate, whose sigmoid multiplies what the head finds."""
 
+    block: str = "self_attn"
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     q_norm: str = "q_norm"
     k_norm: str = "k_norm"

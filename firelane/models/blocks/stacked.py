@@ -17,6 +17,12 @@ def stored_vector(name: str, tensor: str, width: int) -> Weight:
     return Weight.stored(name, (width,), DType.F32, tensor)
 
 
+def norm_vector(name: str, tensor: str, width: int, *, plus: float) -> Weight:
+    """The weight of a norm, whose tensor is stored less `plus`."""
+    piece = Piece(tensor=f"{tensor}.weight", shape=(width,), plus=plus)
+    return Weight(name=name, shape=(width,), dtype=DType.F32, pieces=(piece,))
+
+
 def stacked_matrix(
     name: str,
     tensors: Tensors,

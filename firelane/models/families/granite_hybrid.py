@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from firelane.models.blocks.blocks import AttentionScores, Layer, Norms, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
+from firelane.models.blocks.delta import read_taps
 from firelane.models.blocks.expert_config import read_expert_counts
 from firelane.models.blocks.experts import NORM, ExpertNames, Experts, Routing, add_experts, route
 from firelane.models.blocks.mamba import mamba, read_state_shape, read_step_limits
@@ -41,7 +42,7 @@ def program(config: ConfigReader) -> Program:
     shape, limits, taps = (
         read_state_shape(config),
         read_step_limits(config),
-        config.integer("mamba_d_conv", 4),
+        read_taps(config, "mamba_d_conv"),
     )
     conv_bias = config.boolean("mamba_conv_bias", True)
     config.only("mamba_proj_bias", False)

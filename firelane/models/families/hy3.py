@@ -3,13 +3,16 @@ tokens share; norms of heads."""
 
 from __future__ import annotations
 
-from firelane.models.blocks.blocks import attention, embed, head, mlp
+from firelane.models.blocks.blocks import Decoder, Layer, attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
 from firelane.models.blocks.expert_config import read_expert_counts
 from firelane.models.blocks.experts import ExpertNames, Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
+from firelane.models.heads.draft_head import DraftHead
+from firelane.models.heads.mtp import Block, nextn_predictor
 from firelane.program.program import Program
+from firelane.program.values import Value
 
 ARCHITECTURES = ("HYV3ForCausalLM",)
 NAMES = ExpertNames(router="mlp.router.gate")
@@ -19,6 +22,19 @@ DENSE, SPARSE = "dense", "sparse"
 
 
 def program(config: ConfigReader) -> Program:
+    decoder, block = _read(config)
+    x = embed(decoder)
+    for layer in decoder.layers(read_layers(config)):
+        x = block(layer, x)
+    return decoder.program(head(decoder, x))
+
+
+def predictor(config: ConfigReader) -> DraftHead:
+    return nextn_predictor(config, *_read(config), norm="final_layernorm")
+
+
+def _read(config: ConfigReader) -> tuple[Decoder, Block]:
+    """The decoder without ops, and what adds one of its layers. Layers behind the last one have experts."""
     decoder, gate = read_decoder(config, name="hy3"), read_gate(config)
     heads, layers = read_heads(config, default_head_dim=128), read_layers(config)
     rope = read_rope(config, head_dim=heads.head_dim, default_theta=11158840.0)
@@ -26,11 +42,13 @@ def program(config: ConfigReader) -> Program:
     config.only("mlp_bias", False)
     experts, types = _read_experts(config), _read_layer_types(config, layers)
     width = config.integer("intermediate_size", 13312)
-    x = embed(decoder)
-    for layer, kind in zip(decoder.layers(layers), types, strict=True):
+
+    def block(layer: Layer, x: Value) -> Value:
         x = attention(layer, x, heads, rope, bias="qkvo" if bias else "", head_norm="each")
-        x = moe(layer, x, experts, gate=gate) if kind == SPARSE else mlp(layer, x, width, gate=gate)
-    return decoder.program(head(decoder, x))
+        is_sparse = layer.number >= layers or types[layer.number] == SPARSE
+        return moe(layer, x, experts, gate=gate) if is_sparse else mlp(layer, x, width, gate=gate)
+
+    return decoder, block
 
 
 def _read_layer_types(config: ConfigReader, layers: int) -> list[str]:

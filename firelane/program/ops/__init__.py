@@ -1,30 +1,34 @@
 """The op kinds. A new kind is a file here, a kernel in each backend, and a row in the kernel tests."""
 
 from firelane.program.ops.attention import Attention
-from firelane.program.ops.base import Op, Product
+from firelane.program.ops.base import Op, Product, with_values
 from firelane.program.ops.cast import Cast
 from firelane.program.ops.collectives import AllReduce, Collective, Gather, GatherColumns, Receive, Send
-from firelane.program.ops.delta_rule import DeltaRule, DeltaShape
 from firelane.program.ops.embed import Embed
 from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
+from firelane.program.ops.features import ReadFeatures, TellFeatures
 from firelane.program.ops.gated import Gated
-from firelane.program.ops.gated_linear import GELU_TANH, SILU, Gate, GatedLinear
+from firelane.program.ops.gated_linear import GELU_TANH, RELU2, SILU, Gate, GatedLinear
 from firelane.program.ops.head_linear import HeadLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
 from firelane.program.ops.latent import LatentCache
 from firelane.program.ops.linear import Linear
+from firelane.program.ops.low_rank import Adapted, LoraExpand, LoraShrink, LowRankPart
+from firelane.program.ops.recurrent.delta_rule import DeltaRule, DeltaShape
+from firelane.program.ops.recurrent.short_conv import ShortConv
+from firelane.program.ops.recurrent.state_space import StateShape, StateSpace
 from firelane.program.ops.rms_norm import RMSNorm
 from firelane.program.ops.rope import RopeAndCache, Rotary
 from firelane.program.ops.route import Groups, Route
 from firelane.program.ops.row_shares import AwaitCache, GatherRows, TakeRows
 from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
-from firelane.program.ops.short_conv import ShortConv
-from firelane.program.ops.state_space import StateShape, StateSpace
 
 __all__ = [
     "GELU_TANH",
+    "RELU2",
     "SILU",
+    "Adapted",
     "AllReduce",
     "Attention",
     "AwaitCache",
@@ -47,9 +51,13 @@ __all__ = [
     "HeadShape",
     "LatentCache",
     "Linear",
+    "LoraExpand",
+    "LoraShrink",
+    "LowRankPart",
     "Op",
     "Product",
     "RMSNorm",
+    "ReadFeatures",
     "Receive",
     "RopeAndCache",
     "Rotary",
@@ -61,5 +69,7 @@ __all__ = [
     "StateShape",
     "StateSpace",
     "TakeRows",
+    "TellFeatures",
     "Temperature",
+    "with_values",
 ]

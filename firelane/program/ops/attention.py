@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 from firelane.contract.span import CAUSAL, Span, reach
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import HeadShape
-from firelane.program.reference_step import CachedRows, ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import CachedRows, ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)

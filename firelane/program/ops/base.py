@@ -4,16 +4,19 @@ reference."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.recipes import WeightLayout
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.state import StateLayer
 from firelane.program.values import Cost, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
@@ -74,3 +77,9 @@ class Op(ABC):
         """Compute the outputs from the inputs in NumPy, slowly and plainly, in float32; the oracle of kernel
         tests.
         """
+
+
+def with_values(op: Any, values: Mapping[Value, Value]) -> Op:
+    """The op with other values in place of those that are keys of `values`."""
+    fields = {name: values[v] for name, v in vars(op).items() if isinstance(v, Value) and v in values}
+    return replace(op, **fields)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from firelane.program.ops.base import Op
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.segments import tree_sum
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)

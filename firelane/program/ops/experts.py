@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.ops.base import F32, Op, Product
 from firelane.program.ops.gated_linear import SILU, Gate
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.segments import segment_ranges, tree_sum
 from firelane.program.values import Cost, DType, RankPart, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertGatedLinear(Op):
     """Slot j of out = gate(share · (x · gateᵀ + gate bias), share · (x · upᵀ + up bias)), with [gate; up] =
     weight[picks[j]] and share = shares[j], 1 if there are none. weight: [experts, 2 N, x.width]; bias:
-    [experts, 2 N, 1] F32; out: [T, k · N]. Sums and the gate's function in float32. Of a rank the
-    experts may be a `part`: slots of those that it does not have hold nothing."""
+    [experts, 2 N, 1] F32; out: [T, k · N]. Where the gate has no half of its own ("relu2"), up's N rows are
+    all that a weight has. Sums and the gate's function in float32. Of a rank the experts may be a `part`:
+    slots of those that it does not have hold nothing."""
 
     x: Value
     picks: Value
@@ -37,10 +41,11 @@ class ExpertGatedLinear(Op):
     def __post_init__(self) -> None:
         n, name = self.out.width // self.picks.width, f"ExpertGatedLinear {self.out.name}"
         check_slots(name, self.picks, self.shares, self.out.width)
-        assert self.weight.shape[1:] == (2 * n, self.x.width), (
+        assert self.weight.shape[1:] == (self.gate.halves * n, self.x.width), (
             f"{name}: {self.weight.shape}, x {self.x.width}"
         )
-        assert all(w.layout.is_gated and w.layout.by_expert for w in self.weights), f"{name}: layout"
+        gated = self.gate.halves == 2
+        assert all(w.layout.by_expert and w.layout.is_gated == gated for w in self.weights), f"{name}: layout"
         check_bias(name, self.weight, self.bias)
 
     @property
@@ -51,7 +56,7 @@ class ExpertGatedLinear(Op):
         return expert_cost(self.weights, self.picks, self.part, shape)
 
     def reference(self, step: ReferenceStep) -> None:
-        x, n = step.read(self.x), self.weight.rows // 2
+        x, n = step.read(self.x), self.out.width // self.picks.width
         out = np.zeros((len(x), self.picks.width, n), np.float32)
         for expert, rows, slots in by_expert(step.read(self.picks), held(self.part, self.weight)):
             both = step.product(x[rows], self.weight, matrix=expert)
@@ -59,7 +64,7 @@ class ExpertGatedLinear(Op):
                 both += step.weight(self.bias)[expert, :, 0]
             if self.shares is not None:
                 both *= step.read(self.shares)[rows, slots, None]
-            out[rows, slots] = self.gate.apply(both[:, :n], both[:, n:])
+            out[rows, slots] = self.gate.of_sums(both)
         step.write(self.out, out.reshape(len(x), -1))
 
 

@@ -5,16 +5,18 @@ Networks", 2017).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from firelane.program.ops.base import F32, Op
 from firelane.program.ops.gated_linear import GELU_TANH, SILU
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value
 
-Activation = Literal["sigmoid", "silu", "gelu_tanh", "none"]
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
+
+Activation = Literal["sigmoid", "silu", "gelu_tanh", "relu", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ def activated(x: F32, act: Activation) -> F32:
         return x
     if act == "sigmoid":
         return sigmoid(x)
+    if act == "relu":
+        return np.maximum(x, np.float32(0))
     gate = SILU if act == "silu" else GELU_TANH
     return gate.apply(x, np.ones_like(x))
 

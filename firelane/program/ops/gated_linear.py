@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.ops.base import Op, Product
-from firelane.program.reference_step import ReferenceStep
-from firelane.program.values import Cost, StepShape, Value, Weight
+from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 F32 = NDArray[np.float32]
 GELU_CUBIC = 0.044715
@@ -22,9 +24,9 @@ GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
 class Gate:
     """The function of a gated MLP: f(g, u) = act(min(g, limit)) * (clamp(u, -limit, limit) + up_offset),
     where act is g * sigmoid(alpha * g), or GELU in its tanh form (Hendrycks and Gimpel, 2016). A limit of 0
-    is none."""
+    is none. "relu2" is the function of an MLP that has no gate: max(u, 0)² (So et al., "Primer", 2021)."""
 
-    kind: Literal["silu", "gelu_tanh"] = "silu"
+    kind: Literal["silu", "gelu_tanh", "relu2"] = "silu"
     alpha: float = 1.0
     limit: float = 0.0
     up_offset: float = 0.0
@@ -36,6 +38,18 @@ class Gate:
     def is_plain(self) -> bool:
         """Whether it is act(g) * u."""
         return (self.alpha, self.limit, self.up_offset) == (1.0, 0.0, 0.0)
+
+    @property
+    def halves(self) -> int:
+        """Numbers that it takes of each column: of gate and up, or of up alone."""
+        return 1 if self.kind == "relu2" else 2
+
+    def of_sums(self, sums: F32) -> F32:
+        """The function of a product's columns: gate's, then up's; or up's alone."""
+        if self.halves == 1:
+            return np.square(np.maximum(sums, np.float32(0)))
+        n = sums.shape[-1] // 2
+        return self.apply(sums[..., :n], sums[..., n:])
 
     def apply(self, gate: F32, up: F32) -> F32:
         if self.limit:
@@ -53,21 +67,24 @@ class Gate:
 
 SILU = Gate()
 GELU_TANH = Gate(kind="gelu_tanh")
+RELU2 = Gate(kind="relu2")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedLinear(Op):
     """out = gate(x · gateᵀ + gate bias, x · upᵀ + up bias), where weight = [gate; up]: [2 * out.width,
-    x.width] and bias (if any) = [gate bias; up bias]. Sums and the gate's function in float32, then rounded
-    to out's dtype."""
+    x.width] and bias (if any) = [gate bias; up bias]; columns of `delta` (if any), [gate; up] as well, are
+    added before the function. Sums and the gate's function in float32, then rounded to out's dtype."""
 
     x: Value
     weight: Weight
     bias: Weight | None = None
     gate: Gate = SILU
+    delta: Value | None = None
     out: Value
 
     def __post_init__(self) -> None:
+        assert self.gate.halves == 2, f"GatedLinear {self.out.name}: {self.gate.kind} has no gate"
         assert self.weight.shape == (2 * self.out.width, self.x.width), (
             f"GatedLinear {self.out.name}: weight {self.weight.shape}, x {self.x.width}, out {self.out.width}"
         )
@@ -76,6 +93,10 @@ class GatedLinear(Op):
             assert self.bias.shape == (2 * self.out.width,), (
                 f"GatedLinear {self.out.name}: bias {self.bias.shape}"
             )
+
+        if self.delta is not None:
+            assert self.delta.width == 2 * self.out.width, f"GatedLinear {self.out.name}: {self.delta}"
+            assert self.delta.dtype is DType.F32, f"GatedLinear {self.out.name}: delta is F32"
 
     @property
     def products(self) -> tuple[Product, ...]:
@@ -89,4 +110,6 @@ class GatedLinear(Op):
         both = step.product(step.read(self.x), self.weight)
         if self.bias is not None:
             both += step.weight(self.bias)
-        step.write(self.out, self.gate.apply(both[:, : self.out.width], both[:, self.out.width :]))
+        if self.delta is not None:
+            both += step.read(self.delta)
+        step.write(self.out, self.gate.of_sums(both))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import DType, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 F32 = NDArray[np.float32]
 
@@ -126,9 +129,9 @@ class Temperature:
     period: int
     offset: int = 0
 
-    def table(self, positions: int) -> F32:
-        """float32 [positions]."""
-        return self.at(np.arange(positions, dtype=np.int64))
+    def table(self, positions: int, *, begin: int = 0) -> F32:
+        """float32 [positions]: of each one from `begin` on."""
+        return self.at(np.arange(begin, begin + positions, dtype=np.int64))
 
     def at(self, positions: NDArray[np.int64]) -> F32:
         periods = (positions + self.offset) // self.period

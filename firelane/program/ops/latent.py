@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,8 +11,10 @@ from firelane.program.cache_codes import CacheCode
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import Temperature
 from firelane.program.ops.rope import Rotary
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from firelane.program.ops.base import Op
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)

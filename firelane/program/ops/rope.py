@@ -5,14 +5,17 @@ to the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 F32 = NDArray[np.float32]
 
@@ -26,9 +29,10 @@ class Rotary:
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
 
-    def table(self, positions: int) -> F32:
-        """float32 [positions, head_dim]: of each position the cosines of all frequencies, then the sines."""
-        return np.concatenate(self._cos_sin(np.arange(positions, dtype=np.int64)), axis=1)
+    def table(self, positions: int, *, begin: int = 0) -> F32:
+        """float32 [positions, head_dim]: of each position, from `begin` on, the cosines of all frequencies,
+        then the sines."""
+        return np.concatenate(self._cos_sin(np.arange(begin, begin + positions, dtype=np.int64)), axis=1)
 
     def rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
         """x: float32 [tokens, heads, head_dim], rotated by positions: int64 [tokens]."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from firelane.program.ops.base import F32, Op
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 LEAST_SUM = np.float32(1e-20)
 """Added to the sum that normalised shares are divided by."""

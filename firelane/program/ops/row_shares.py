@@ -5,12 +5,15 @@ computes whole rows. What they write to the KV cache all of them read: there is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from firelane.program.ops.base import Op
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, Rows, StepShape, Value, own_rows
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)

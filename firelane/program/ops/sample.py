@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from firelane.program.ops.base import Op
-from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, Rows, StepShape, Value
+
+if TYPE_CHECKING:
+    from firelane.program.reference_step import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)

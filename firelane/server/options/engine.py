@@ -29,6 +29,10 @@ def engine_config(
     given = fields(EngineConfig, values)
     if (tiers := given.get("tiers")) is not None:
         given["tiers"] = prepared(tiers)
+    if "speculative" in given:
+        from firelane.sources.draft import draft_directory
+
+        given["draft_dir"] = draft_directory(given["speculative"], tokenizer_dir, environment.cache_dir)
     return EngineConfig(
         model_dir=model_dir,
         cache_dir=environment.cache_dir,

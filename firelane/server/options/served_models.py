@@ -96,6 +96,9 @@ class ServedModels:
                 known = ", ".join(served)
                 raise UsageError(f"--alias {alias}={name}: '{name}' is not served; served are {known}")
         templates = self._templates([names for names, _ in given])
+        adapters = tuple(name for name, _ in values.get("lora", ()))
+        if adapters and len(given) > 1:
+            raise UsageError("--lora is for one model: name adapters of each in a node's file, or serve one")
         shared = fields(ModelConfig, {key: values[key] for key in values if key != "chat_template"})
         found = [(names, resolve(source, progress=display)) for names, source in given]
         return [
@@ -104,6 +107,7 @@ class ServedModels:
                 tokenizer_dir=tokenizer_directory(model_dir, cache_dir),
                 names=names,
                 aliases=tuple((alias, name) for alias, name in self.aliases if name in names),
+                adapters=adapters,
                 chat_template=templates.get(names),
                 trials_dir=cache_dir / TRIALS,
                 **shared,

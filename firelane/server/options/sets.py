@@ -4,7 +4,16 @@ help tells them."""
 from __future__ import annotations
 
 from firelane.cluster.config import ENGINES, GATEWAYS, EngineAddresses, EngineListener
-from firelane.engine_config import CARE, ENGINE, HOSTS, PAGES, TIERS, EngineConfig, HostsConfig
+from firelane.engine_config import (
+    ADAPTERS,
+    CARE,
+    ENGINE,
+    HOSTS,
+    PAGES,
+    TIERS,
+    EngineConfig,
+    HostsConfig,
+)
 from firelane.gateway.config import (
     ANSWERS,
     FILES,
@@ -28,14 +37,14 @@ SERVE = OptionSet(
         *(EngineAddresses, HostsConfig, PageExchange, Routers),
     ),
     (
-        *(SERVER, ENGINE, REPLICAS, ANSWERS, TENANTS, LIMITS, FILES, TELEMETRY, CARE),
+        *(SERVER, ENGINE, REPLICAS, ANSWERS, TENANTS, LIMITS, FILES, TELEMETRY, ADAPTERS, CARE),
         *(TIERS, HOSTS, ENGINES, PAGES, ROUTERS),
     ),
     without=("role",),
 )
 ENGINE_COMMAND = OptionSet(
     (EngineListener, EngineConfig, EngineOptions, PageExchange),
-    (GATEWAYS, ENGINE, CARE, TIERS, PAGES, TELEMETRY),
+    (GATEWAYS, ENGINE, ADAPTERS, CARE, TIERS, PAGES, TELEMETRY),
 )
 NODE_SERVER = OptionSet(
     (GatewayConfig, HttpsFiles),
@@ -43,6 +52,8 @@ NODE_SERVER = OptionSet(
     without=("any_model", "wait"),
 )
 """The table of a node's file that describes the server. A node has several models, and waits for none."""
-NODE_ENGINE = OptionSet((EngineConfig, EngineOptions, ModelConfig), (ENGINE, CARE, REPLICAS, TIERS))
-NODE_MODEL = OptionSet((EngineConfig, EngineOptions, ModelConfig), (ENGINE, CARE, REPLICAS, TIERS, ANSWERS))
+NODE_ENGINE = OptionSet((EngineConfig, EngineOptions, ModelConfig), (ENGINE, ADAPTERS, CARE, REPLICAS, TIERS))
+NODE_MODEL = OptionSet(
+    (EngineConfig, EngineOptions, ModelConfig), (ENGINE, ADAPTERS, CARE, REPLICAS, TIERS, ANSWERS)
+)
 """The tables for the engines of all models, and for one model."""

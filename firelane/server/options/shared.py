@@ -77,11 +77,17 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return fields(EngineConfig, given_values(arguments, _of_engine()) if has_file else vars(arguments))
 
 
+def first_adapter(settings: dict[str, Any]) -> str:
+    """The name of the adapter that one conversation uses, of those that such settings name; "" for none."""
+    loras = settings.get("loras", ())
+    return loras[0][0] if loras else ""
+
+
 def _of_engine(only: tuple[str, ...] = ()) -> OptionSet:
-    from firelane.engine_config import CARE, ENGINE, EngineConfig
+    from firelane.engine_config import ADAPTERS, CARE, ENGINE, EngineConfig
     from firelane.options import OptionSet
 
-    return OptionSet((EngineConfig,), (ENGINE, CARE), only=only, without=("step_deadline",))
+    return OptionSet((EngineConfig,), (ENGINE, ADAPTERS, CARE), only=only, without=("step_deadline",))
 
 
 def log_resolved(section: str, config: Any, *, as_json: bool) -> None:

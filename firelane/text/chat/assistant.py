@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from firelane.api.chat import ChatRequest, Message
 from firelane.errors import RequestError
-from firelane.text.chat.answer_format import AnswerFormat, AnswerGrammar
-from firelane.text.chat.conversation import ChatInput, chat_conversation
+from firelane.text.chat.chat_format import AnswerFormat, AnswerGrammar
+from firelane.text.chat.conversation import ChatInput, ToolUse, chat_conversation
 from firelane.text.chat.format_search import find_chat_format, gathered
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.rendering.template_probe import MODE, OFF, SWITCHES
 from firelane.text.rendering.template_process import TemplateRenderer, encoded
 from firelane.text.schemas.constraints import check_size, grammar_of, schema_notes
-from firelane.text.schemas.schema_keywords import not_held
-from firelane.text.tokens.encoder import TextRoom
+from firelane.text.tokens.tokenizer import TextRoom
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer
-from firelane.text.tools.tool import ToolUse
 from firelane.wire.frames import Grammar
 
 LARGE_CHARS = 64 << 10
@@ -109,6 +109,7 @@ class Assistant:
         """The rendered chat from the text that the template has written."""
         conversation, form = source.conversation, self._format
         text = _before(source.marker, text)
+        source = replace(source, grammar=form.settled(text, source.grammar))
         text, in_reasoning = form.begun(text, conversation, source.grammar)
         parser = form.parser(conversation, source.grammar)
         splitter, visible = None, frozenset[int]()
@@ -129,6 +130,8 @@ class Assistant:
         """The grammar of an answer, which may hold its reasoning to a budget, and the names of fields that
         cannot be honoured."""
         grammar, budget = source.grammar, source.conversation.budget
+        if grammar.thinks_first:
+            return self._behind_reasoning(grammar, budget, begun=begun)
         if budget is None or grammar.holds_all or not self._format.thinks:
             return grammar.grammar, ()
         name, tokens = budget
@@ -136,6 +139,18 @@ class Assistant:
             return grammar.grammar, (name,)
         held = self._format.within_budget(tokens, self._prompts.tokenizer, begun=begun)
         return held, () if held is not None else (name,)
+
+    def _behind_reasoning(
+        self, grammar: AnswerGrammar, budget: tuple[str, int] | None, *, begun: bool
+    ) -> tuple[Grammar | None, tuple[str, ...]]:
+        """The grammar, behind the reasoning, and the name of the budget's field where it cannot be held."""
+        assert grammar.grammar is not None
+        tokenizer = self._prompts.tokenizer
+        before = self._format.before(tokenizer, budget and budget[1], grammar, begun=begun)
+        unread = () if before is not None or budget is None else (budget[0],)
+        if before is None:
+            before = self._format.before(tokenizer, None, grammar, begun=begun)
+        return msgspec.structs.replace(grammar.grammar, before=before), unread
 
     def _splitters(
         self, conversation: ChatInput, parser: Parser, *, in_reasoning: bool
@@ -172,10 +187,11 @@ class Assistant:
                 param="messages",
                 code="no_chat_template",
             )
-        grammar = self._format.grammar(conversation)
+        told = _told(conversation, template)
+        grammar = self._format.grammar(conversation, thinks=told is not False)
         if grammar.grammar is not None:
             check_size(grammar.grammar, "tools" if conversation.use.active else "messages")
-        variables, ignored = _variables(conversation, template, constrained=grammar.holds_all)
+        variables, ignored = _variables(conversation, template, told, constrained=grammar.holds_all)
         use = conversation.use
         tools = [tool.definition() for tool in use.tools] if use.active else []
         messages, told = self.chat_format.history(conversation.messages, tools)
@@ -183,7 +199,7 @@ class Assistant:
         if marker:
             messages = [*messages[:-1], _ending(messages[-1], marker)]
         asked = encoded(messages, variables | told if tools else told | variables)
-        ignored += (*conversation.hints, *schema_notes(request), *not_held(_schemas_held(conversation.use)))
+        ignored += (*conversation.hints, *schema_notes(request, _schemas_held(conversation.use)))
         return _Source(replace(conversation, messages=[]), grammar, template, asked, marker, ignored)
 
 
@@ -195,21 +211,30 @@ def _ending(message: dict[str, Any], marker: str) -> dict[str, Any]:
     return message | {"content": [*content[:-1], content[-1] | {"text": content[-1]["text"] + marker}]}
 
 
+def _told(conversation: ChatInput, template: TemplateRenderer) -> Any:
+    """Whether the request asks for reasoning; None where it does not say."""
+    known = template.variables
+    has_switch = MODE in known or any(name in known for name in SWITCHES)
+    if conversation.reasoning_effort == "none" and "reasoning_effort" not in known and has_switch:
+        return False
+    said = conversation.variables
+    if MODE in known and said.get(MODE) == OFF:
+        return False
+    return next((said[name] for name in SWITCHES if name in said), None)
+
+
 def _variables(
-    conversation: ChatInput, template: TemplateRenderer, *, constrained: bool
+    conversation: ChatInput, template: TemplateRenderer, told: Any, *, constrained: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """With the names of fields that the template does not know."""
+    """With the names of fields that the template does not know. told: as _told() says."""
     variables = dict(conversation.variables)
     switches = [name for name in SWITCHES if name in template.variables]
-    told = next((variables[name] for name in SWITCHES if name in variables), None)
     ignored: tuple[str, ...] = ()
     effort = conversation.reasoning_effort
     if effort is not None:
         if "reasoning_effort" in template.variables:
             variables["reasoning_effort"] = effort
-        elif effort == "none" and (switches or MODE in template.variables):
-            told = False
-        else:
+        elif effort != "none" or told is not False:
             ignored = ("reasoning_effort",)
     if constrained:
         told = False

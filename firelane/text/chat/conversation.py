@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
-from firelane.api.chat import CalledFunction, ChatRequest, Message, ToolReference
-from firelane.api.reading.field_names import marks_of
+from firelane.api.chat import (
+    CalledFunction,
+    ChatRequest,
+    Message,
+    ToolDefinition,
+    ToolReference,
+    marks_of,
+)
 from firelane.api.sampling import unsupported
 from firelane.errors import RequestError
-from firelane.text.tools.tool import NO_TOOLS, Tool, ToolUse
+from firelane.text.tools.custom.custom_tool import custom_tool
+from firelane.text.tools.tool import Tool
 from firelane.wire.frames import Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """mode: "required" means that the answer is one call or more; `name`, that it is one of this tool."""
+
+    tools: tuple[Tool, ...] = ()
+    mode: Literal["none", "auto", "required"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+    @property
+    def active(self) -> bool:
+        """Whether the answer may hold calls."""
+        return bool(self.tools) and self.mode != "none"
+
+    @property
+    def forced(self) -> list[Tool]:
+        """The tools of which one must be called; none where the model is free."""
+        if self.mode != "required":
+            return []
+        return [tool for tool in self.tools if self.name in (None, tool.name)]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self.tools)
+
+
+NO_TOOLS = ToolUse()
+"""A request without tools."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,8 +58,8 @@ class ChatInput:
     none, as text. grammar: what the
     answer must match. variables: further ones of the template. continue_final: the answer goes on with the
     last message's text. special: the tokenizer adds its own special tokens. hide_reasoning: it is made, but
-    not given out. budget: most tokens of reasoning, after the name of the field that says so. hints: further
-    fields that change nothing.
+    not given out. reasons_first: the grammar may hold behind the reasoning alone. budget: most tokens of
+    reasoning, after the name of the field that says so. hints: further fields that change nothing.
     """
 
     messages: list[dict[str, Any]]
@@ -34,6 +71,7 @@ class ChatInput:
     continue_final: bool = False
     special: bool = False
     hide_reasoning: bool = False
+    reasons_first: bool = True
     budget: tuple[str, int] | None = None
     hints: tuple[str, ...] = ()
 
@@ -58,6 +96,7 @@ def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> ChatInpu
         continue_final=request.continue_final_message is True,
         special=request.add_special_tokens is True,
         hide_reasoning=request.include_reasoning is False,
+        reasons_first=not request.bad_words and request.allowed_token_ids is None,
         budget=budget,
         hints=("thinking",) * has_hint + ("messages[].content",) * leaves_out + _earlier_marks(request),
     )
@@ -140,16 +179,22 @@ def _decoded(text: str) -> Any:
 
 def tool_use(request: ChatRequest) -> ToolUse:
     """The tools of a checked request. Raises RequestError where `tool_choice` names another."""
-    tools = tuple(
-        Tool(f.name, f.description, f.parameters, strict=f.strict is True)
-        for f in (tool.function for tool in request.tools or ())
-        if f is not None
-    )
+    tools = tuple(_tool(tool) for tool in request.tools or ())
     parallel = request.parallel_tool_calls is not False
     choice = request.tool_choice
     if isinstance(choice, ToolReference):
         return _chosen(choice, tools, parallel)
     return ToolUse(tools, choice or "auto", parallel=parallel)
+
+
+def _tool(tool: ToolDefinition) -> Tool:
+    function, custom = tool.function, tool.custom
+    if custom is not None:
+        grammar = custom.format and custom.format.held("tools[].custom.format")
+        said = (None, "") if grammar is None else (grammar.syntax, grammar.definition)
+        return custom_tool(custom.name, custom.description, *said)
+    assert function is not None
+    return Tool(function.name, function.description, function.parameters, strict=function.strict is True)
 
 
 def _chosen(choice: ToolReference, tools: tuple[Tool, ...], parallel: bool) -> ToolUse:
@@ -161,10 +206,15 @@ def _chosen(choice: ToolReference, tools: tuple[Tool, ...], parallel: bool) -> T
 
 
 def _known_name(choice: ToolReference, tools: tuple[Tool, ...]) -> str:
-    if choice.type != "function" or choice.function is None:
+    custom = choice.type == "custom"
+    named = choice.custom if custom else choice.function
+    if choice.type not in ("function", "custom"):
         raise unsupported("tool_choice.type", f"'{choice.type[:40]}'")
-    name = choice.function.name
-    if all(tool.name != name for tool in tools):
+    if named is None:
+        where = f"tool_choice.{choice.type}"
+        raise RequestError(f"`{where}` is missing", param=where, code="missing_parameter")
+    name = named.name
+    if all((tool.name, tool.custom) != (name, custom) for tool in tools):
         raise RequestError(
             f"`tool_choice` names '{name[:64]}', which is none of `tools`", param="tool_choice"
         )

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from firelane.errors import RequestError
-from firelane.text.chat.chat_format import UNKNOWN, ModelChatFormat
+from firelane.text.chat.chat_format import UNKNOWN, ModelChatFormat, Telling
 from firelane.text.chat.history_probe import changes, find_shape
 from firelane.text.chat.reasoning import MARKS as REASONING_MARKS
 from firelane.text.chat.reasoning import THINK, ReasoningMarks
-from firelane.text.chat.telling import Telling
 from firelane.text.deltas import CallArguments, CallStart
 from firelane.text.history import HistoryShape, Messages
 from firelane.text.parsers import REASONING_ALIASES

@@ -4,9 +4,12 @@ and most others), [THINK] and [/THINK] (Mistral), <seed:think> (Seed-OSS), a cha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from firelane.text.tokens.tokenizer import Tokenizer
+from firelane.text.tools.call_rules import quoted, symbols
 from firelane.text.tools.stream_buffer import (
     OutputParser,
     Parser,
@@ -78,6 +81,51 @@ def budget_grammar(
     start = "thought" if begun else f"<[^{opening}]>* (<[{opening}]> thought)?"
     some = f"<[^{closing}]>{{0,{tokens}}} " if tokens else ""
     return Grammar("lark", f"start: {start}\nthought: {some}<[{closing}]> <[*]>*\n")
+
+
+def before_answer(
+    marks: ReasoningMarks,
+    tokenizer: Tokenizer,
+    parts: Sequence[str] = (),
+    *,
+    begun: bool,
+    tokens: int | None = None,
+    behind: str = "",
+) -> str | None:
+    """Rules of llguidance's Lark, of which `before` is the reasoning before an answer, white space, and the
+    symbols `behind`. begun: the prompt ends within the reasoning; else there may be none. tokens: at most so
+    many of it; None is no bound. parts: special tokens that a mark may be made of. None where such a bound
+    cannot be held, as the closing mark does not begin with a token."""
+    opening, closing = (symbols(mark, (mark, *parts), tokenizer.id_of) for mark in marks.delimiters)
+    if not closing.startswith("<["):
+        if tokens is not None:
+            return None
+        thought, rules = "thought", f"thought[suffix={quoted(marks.close)}]: /(?s:.*)/\n"
+    elif tokens is None:
+        thought, rules = f"thought {closing}", _unmarked(marks.close)
+    else:
+        thought, rules = _bounded(tokens, closing, tokenizer), ""
+    reopened = f"({opening})? " if marks.implied else ""
+    whole = f"{reopened}{thought} SPACE" if begun else f"({opening} {thought} SPACE)?"
+    return f"before: {whole} {behind}\nSPACE: /[ \\t\\r\\n]{{0,8}}/\n{rules}"
+
+
+def _unmarked(close: str) -> str:
+    """Rules of a thought that never spells its closing mark: whoever reads it would take that for the end."""
+    spelled = "".join(f"\\x{{{ord(char):x}}}" for char in close)
+    return f"thought: UNMARKED?\nUNMARKED: /(?s:.+)/ & ~MARKED\nMARKED: /(?s:.*{spelled}.*)/\n"
+
+
+def _bounded(tokens: int, closing: str, tokenizer: Tokenizer) -> str:
+    """At most so many tokens, none of them special, and the closing symbols. (llguidance can bound a text's
+    tokens, too, but cannot take back what was read of it, as drafts need. All tokens but some would be the
+    end of the text, too: so those that may come are named.)"""
+    if not tokens:
+        return closing
+    marks = {int(closing[2 : closing.index("]")]), *tokenizer.special_ids}
+    bounds = [-1, *sorted(marks), tokenizer.num_ids]
+    between = (f"{a + 1}-{b - 1}" for a, b in pairwise(bounds) if b - a > 1)
+    return f"<[{','.join(between)}]>{{0,{tokens}}} {closing}"
 
 
 def with_reasoning(answer: Parser, marks: ReasoningMarks = THINK, calls: tuple[str, ...] = ()) -> Parser:

@@ -10,7 +10,7 @@ from firelane.errors import TokenizerError
 from firelane.text.gguf.sampling import advised_sampling
 from firelane.text.gguf.splitting import UNNAMED, splitting
 from firelane.text.gguf.vocabulary import GgufVocabulary
-from firelane.text.model_files import SPLITTING_UNKNOWN
+from firelane.text.model_files import INFILL_NAMES, SPLITTING_UNKNOWN
 from firelane.text.rendering.named_templates import DEFAULT
 
 Json = dict[str, Any]
@@ -48,6 +48,8 @@ def _settings(vocabulary: GgufVocabulary, metadata: Mapping[str, Any]) -> Json:
         found["chat_template"] = default
     if vocabulary.kind == "gpt2" and vocabulary.pre in UNNAMED:
         found[SPLITTING_UNKNOWN] = True
+    if vocabulary.infill_names:
+        found[INFILL_NAMES] = vocabulary.infill_names
     return found
 
 

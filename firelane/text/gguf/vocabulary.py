@@ -17,12 +17,18 @@ END_NAMES = frozenset(
     ]
 )  # fmt: skip
 """Special tokens that end a turn, of models whose file names only one of theirs."""
+INFILL_ROLES = {
+    "prefix": "prefix", "suffix": "suffix", "middle": "middle",
+    "fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle",
+    "fim_pad": "pad", "fim_rep": "repo", "fim_sep": "file",
+}  # fmt: skip
+"""Marks of texts with a gap, by their roles in a file: newer names come last."""
 
 
 @dataclass(frozen=True)
 class GgufVocabulary:
     """tokens, types and scores: by id; without types all are normal. ids: of special tokens by their roles:
-    bos, eos, eot, eom, unknown, padding."""
+    bos, eos, eot, eom, unknown, padding, and those of INFILL_ROLES."""
 
     kind: str
     pre: str
@@ -63,6 +69,11 @@ class GgufVocabulary:
     def name(self, role: str) -> str | None:
         """The text of a special token, None where there is none of this role."""
         return self.tokens[self.ids[role]] if role in self.ids else None
+
+    @property
+    def infill_names(self) -> dict[str, str]:
+        """Names of marks of texts with a gap, by what they are for."""
+        return {part: self.tokens[self.ids[role]] for role, part in INFILL_ROLES.items() if role in self.ids}
 
     def setting(self, key: str, *, default: bool) -> bool:
         return bool(self.settings.get(key, default))
@@ -105,7 +116,7 @@ def _list(metadata: Mapping[str, Any], key: str, kind: type) -> list[Any]:
 
 def _ids(metadata: Mapping[str, Any], count: int) -> dict[str, int]:
     found: dict[str, int] = {}
-    for role in ("bos", "eos", "eot", "eom", "unknown", "padding"):
+    for role in ("bos", "eos", "eot", "eom", "unknown", "padding", *INFILL_ROLES):
         key = f"{PREFIX}{role}_token_id"
         value = metadata.get(key)
         if value is None or value == 0xFFFFFFFF:

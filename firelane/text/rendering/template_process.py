@@ -20,8 +20,15 @@ import msgspec
 from firelane import env
 from firelane.child_process import Child, Replacements
 from firelane.child_process.child import SILENT
-from firelane.child_process.frames import LENGTH_BYTES, OverrunError, framed
-from firelane.child_process.worker import Frame, LostError, Worker, WorkerLimits
+from firelane.child_process.worker import (
+    LENGTH_BYTES,
+    Frame,
+    LostError,
+    OverrunError,
+    Worker,
+    WorkerLimits,
+    framed,
+)
 from firelane.errors import ProcessDeadError, QueueTimeoutError, RequestError, TokenizerError
 from firelane.text.rendering.kept_trials import KeptTrials
 from firelane.text.rendering.template_worker import REFUSED, RENDERED, TOO_MUCH, RenderRequest, TemplateSource
@@ -201,13 +208,15 @@ class _Process:
         QueueTimeoutError."""
         worker = self.worker
         for _ in range(1 + FURTHER_WAITS):
-            losses, waited_s = worker.losses, worker.waited_s
+            losses, waited_s = worker.losses, None
             for _ in range(WAIT_TICKS):
                 done, _ = await asyncio.wait((asked.answer,), timeout=WAIT_S / WAIT_TICKS)
                 if done or asked.is_taken:
                     return
+                if waited_s is None:  # nearly all are taken before, and it takes long to read
+                    waited_s = worker.waited_s
             is_replaced = worker.losses > losses or worker.is_new or worker.is_lost
-            is_starved = worker.waited_s - waited_s > STARVED_SHARE * WAIT_S
+            is_starved = worker.waited_s - (waited_s or 0.0) > STARVED_SHARE * WAIT_S
             if not (is_replaced or is_starved):
                 break
         raise _busy()

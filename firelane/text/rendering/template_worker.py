@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from firelane.child_process import as_child, limit_memory
-from firelane.child_process.frames import framed, receive
+from firelane.child_process.worker import framed, receive
 from firelane.errors import RequestError, TokenizerError
+from firelane.heap import map_large_blocks, trim_heap
 from firelane.sandbox.confine import confine_worker
-from firelane.text.heap import map_large_blocks, trim_heap
 from firelane.text.template_limits import CPU_S, MEMORY_BYTES
 
 LARGE_BYTES = 1 << 20

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import msgspec
 
-from firelane.api.formats import StructuredOutputs
+from firelane.api.formats import ResponseFormat, StructuredOutputs
 from firelane.api.reading.schemas import check_schema
 from firelane.api.sampling import SamplingFields, unsupported
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES
-from firelane.text.schemas.closed_schema import closed
-from firelane.text.schemas.schema_keywords import held, not_held
+from firelane.text.schemas.closed_schema import closed, held, not_held
+from firelane.text.schemas.structural_tags import GBNF_RULE, schemas_in, tags_of_text, tags_text
 from firelane.text.schemas.typed_schema import typed
 from firelane.wire.frames import Grammar
+from firelane.wire.sampling import WITH_SCHEMAS
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
-_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 
 
 def grammar_of(fields: SamplingFields) -> Grammar | None:
@@ -38,8 +37,9 @@ def grammar_of(fields: SamplingFields) -> Grammar | None:
     return found[0][1]
 
 
-def schema_notes(fields: SamplingFields) -> list[str]:
-    """Names of keywords of the schemas in checked fields that the answer is not held to."""
+def schema_notes(fields: SamplingFields, of_tools: Iterable[dict[str, Any]] = ()) -> list[str]:
+    """Names of keywords that the answer is not held to, of the schemas in checked fields and those
+    `of_tools`."""
     form, asked = fields.response_format, fields.structured_outputs
     given = [
         None if form is None or form.json_schema is None else form.json_schema.schema,
@@ -47,7 +47,13 @@ def schema_notes(fields: SamplingFields) -> list[str]:
         fields.guided_json,
         fields.json_schema,
     ]
-    return not_held(schema for one in given if (schema := _schema(one)) is not None)
+    schemas = [schema for one in given if (schema := _schema(one)) is not None]
+    schemas += of_tools
+    if form is not None and form.type == "structural_tag":
+        schemas += schemas_in(form)
+    if asked is not None and asked.structural_tag is not None:
+        schemas += schemas_in(tags_of_text(asked.structural_tag, "structured_outputs.structural_tag"))
+    return not_held(schemas) if schemas else []
 
 
 def _schema(given: Any) -> dict[str, Any] | None:
@@ -60,7 +66,7 @@ def _schema(given: Any) -> dict[str, Any] | None:
 
 def check_size(grammar: Grammar, param: str) -> None:
     """Raises RequestError where an engine would not take it for its length alone."""
-    most = MAX_SCHEMA_BYTES if grammar.kind == "json_schema" else MAX_GRAMMAR_BYTES
+    most = MAX_SCHEMA_BYTES if grammar.kind in WITH_SCHEMAS else MAX_GRAMMAR_BYTES
     size = len(grammar.text.encode("utf-8", "surrogatepass"))
     if size > most:
         raise RequestError(
@@ -99,7 +105,14 @@ def _constraints(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
 
 def _response_format(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
     form = fields.response_format
-    if form is None or form.type == "text":
+    if form is None:
+        return
+    if form.type == "structural_tag":
+        text = tags_text(form, "response_format", _inner_schema)
+        yield "response_format", Grammar("structural_tag", text)
+        return
+    _check_no_tags(form)
+    if form.type == "text":
         return
     if form.type == "json_object":
         yield "response_format", _json(ANY_OBJECT, "response_format")
@@ -113,14 +126,13 @@ def _response_format(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
 
 
 def _structured(asked: StructuredOutputs) -> Iterator[tuple[str, Grammar]]:
-    if asked.structural_tag:
-        raise unsupported("structured_outputs.structural_tag")
     if asked.whitespace_pattern is not None and asked.json is None and not asked.json_object:
         raise unsupported("structured_outputs.whitespace_pattern")
     found = list(_kinds(asked, "structured_outputs."))
     if not found:
         raise RequestError(
-            "`structured_outputs` asks for nothing: give one of json, regex, choice, grammar, json_object",
+            "`structured_outputs` asks for nothing: give one of json, regex, choice, grammar, json_object, "
+            "structural_tag",
             param="structured_outputs",
         )
     yield from found
@@ -134,10 +146,27 @@ def _kinds(asked: StructuredOutputs, prefix: str) -> Iterator[tuple[str, Grammar
     if asked.choice is not None:
         yield f"{prefix}choice", Grammar("lark", _alternatives(asked.choice))
     if asked.grammar is not None:
-        kind = "gbnf" if _GBNF_RULE.search(asked.grammar) else "lark"
+        kind = "gbnf" if GBNF_RULE.search(asked.grammar) else "lark"
         yield f"{prefix}grammar", Grammar(kind, asked.grammar)
     if asked.json_object:
         yield f"{prefix}json_object", _json(ANY_OBJECT, f"{prefix}json_object", asked)
+    if asked.structural_tag is not None:
+        where = f"{prefix}structural_tag"
+        text = tags_text(tags_of_text(asked.structural_tag, where), where, _inner_schema)
+        yield where, Grammar("structural_tag", text)
+
+
+def _check_no_tags(form: ResponseFormat) -> None:
+    """Raises RequestError where another format has fields of structural tags."""
+    for name in ("structures", "triggers", "format"):
+        if getattr(form, name) is not None:
+            where = f"response_format.{name}"
+            raise RequestError(f"`{where}` is of the type structural_tag: leave it out", param=where)
+
+
+def _inner_schema(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    check_schema(schema, where)
+    return single_line(typed(schema))
 
 
 def _json(schema: str | dict[str, Any], where: str, asked: StructuredOutputs | None = None) -> Grammar:

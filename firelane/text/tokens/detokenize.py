@@ -2,17 +2,147 @@
 
 Text once given out is never taken back: bytes of an unfinished character and a possible beginning of a stop
 string are held until the next token decides, or the end does.
+
+The tokenizers library decodes a list of tokens as one text; its decoders that matter here work token by
+token: byte-level BPE (GPT-2's byte-to-character table), and the SentencePiece kind (a replaced space
+marker, <0xNN> for single bytes). For these a table has the bytes of each entry, and a token costs one
+look-up. For any other decoder there is no table and the library's own DecodeStream is used.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import tokenizers
 from tokenizers.decoders import DecodeStream
 
-from firelane.text.tokens.token_table import TokenTable
-from firelane.text.tokens.tokenizer import Tokenizer
+Rule = Callable[[str], bytes]
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def byte_level_table() -> dict[str, int]:
+    """GPT-2's map of printable characters to bytes: printable bytes are themselves, the others lie from
+    U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(b): b for b in printable}
+    others = (b for b in range(256) if b not in set(printable))
+    table.update({chr(0x100 + i): b for i, b in enumerate(others)})
+    return table
+
+
+def _byte_level_rule() -> Rule:
+    table = byte_level_table()
+
+    def rule(token: str) -> bytes:
+        try:
+            return bytes([table[char] for char in token])
+        except KeyError:  # an added token, written as it is
+            return token.encode()
+
+    return rule
+
+
+def _sentencepiece_rule(replacements: list[tuple[str, str]], byte_fallback: bool) -> Rule:
+    def rule(token: str) -> bytes:
+        single = _BYTE_TOKEN.fullmatch(token) if byte_fallback else None
+        if single:
+            return bytes([int(single.group(1), 16)])
+        for old, new in replacements:
+            token = token.replace(old, new)
+        return token.encode()
+
+    return rule
+
+
+def _sequence_rule(steps: list[dict[str, Any]]) -> Rule | None:
+    replacements: list[tuple[str, str]] = []
+    byte_fallback = False
+    for step in steps:
+        if step["type"] == "Replace" and "String" in step["pattern"]:
+            replacements.append((step["pattern"]["String"], step["content"]))
+        elif step["type"] == "ByteFallback":
+            byte_fallback = True
+        elif step["type"] == "ByteLevel" and len(steps) == 1:
+            return _byte_level_rule()
+        elif step["type"] not in ("Fuse", "Strip"):  # Strip drops a text's first space: not within a stream
+            return None
+    return _sentencepiece_rule(replacements, byte_fallback)
+
+
+def byte_rule(decoder: dict[str, Any] | None) -> Rule | None:
+    """The rule by which a vocabulary entry becomes bytes under the decoder of a tokenizer.json, or None if
+    not entry by entry.
+    """
+    kind = decoder["type"] if decoder else None
+    if decoder is None:
+        return None
+    if kind == "ByteLevel":
+        return _byte_level_rule()
+    if kind == "Metaspace":
+        return _sentencepiece_rule([(decoder["replacement"], " ")], False)
+    return _sequence_rule(decoder["decoders"]) if kind == "Sequence" else None
+
+
+class TokenBytes(dict[int, bytes]):
+    """Token id -> its bytes, filled as ids appear. Special tokens and unknown ids are empty."""
+
+    def __init__(self, id_to_token: Callable[[int], str | None], rule: Rule, special: frozenset[int]) -> None:
+        super().__init__()
+        self._id_to_token = id_to_token
+        self._rule = rule
+        self._special = special
+
+    def __missing__(self, token: int) -> bytes:
+        piece = self[token] = self._piece(token)
+        return piece
+
+    def peek(self, token: int) -> bytes:
+        """The same, and nothing is kept."""
+        known = self.get(token)
+        return self._piece(token) if known is None else known
+
+    def _piece(self, token: int) -> bytes:
+        name = None if token in self._special else self._id_to_token(token)
+        return b"" if name is None else self._rule(name)
+
+
+class TokenTexts(dict[int, "str | None"]):
+    """Token id -> its text when its bytes are whole characters, else None. The bytes of such a token are not
+    kept: a large vocabulary would be there twice."""
+
+    def __init__(self, bytes_of: TokenBytes) -> None:
+        super().__init__()
+        self._bytes_of = bytes_of
+
+    def __missing__(self, token: int) -> str | None:
+        try:
+            text = self._bytes_of.peek(token).decode()
+        except UnicodeDecodeError:
+            text = None
+        self[token] = text
+        return text
+
+
+class TokenTable:
+    """The vocabulary as bytes and as text. Special tokens are empty, those of `visible` their names."""
+
+    __slots__ = ("bytes_of", "texts_of")
+
+    def __init__(
+        self,
+        id_to_token: Callable[[int], str | None],
+        rule: Rule,
+        special: frozenset[int],
+        visible: frozenset[int],
+    ) -> None:
+        self.bytes_of = TokenBytes(id_to_token, rule, special)
+        for token in visible & special:
+            self.bytes_of[token] = (id_to_token(token) or "").encode()
+        self.texts_of = TokenTexts(self.bytes_of)
 
 
 class TableDetokenizer:
@@ -33,6 +163,18 @@ class TableDetokenizer:
             if text is not None:
                 return text
         return self._push_bytes(self._bytes_of[token])
+
+    def texts(self, tokens: Sequence[int]) -> list[str]:
+        """The texts that `push` gives for these tokens, without those of tokens that complete no text."""
+        found: list[str] = []
+        texts_of = self._texts_of
+        for token in tokens:
+            text = None if self._pending else texts_of[token]
+            if text is None:
+                text = self._push_bytes(self._bytes_of[token])
+            if text:
+                found.append(text)
+        return found
 
     def push_all(self, tokens: list[int]) -> str:
         """The text of several tokens, as `push` gives it for each of them."""
@@ -56,8 +198,8 @@ class StreamDetokenizer:
 
     __slots__ = ("_core", "_stream", "_visible")
 
-    def __init__(self, tokenizer: Tokenizer, visible: frozenset[int]) -> None:
-        self._core = tokenizer.core
+    def __init__(self, core: tokenizers.Tokenizer, visible: frozenset[int]) -> None:
+        self._core = core
         self._visible = visible
         self._stream = DecodeStream(skip_special_tokens=True)
 
@@ -65,6 +207,9 @@ class StreamDetokenizer:
         if token in self._visible:
             return self._core.id_to_token(token) or ""
         return self._stream.step(self._core, token) or ""
+
+    def texts(self, tokens: Sequence[int]) -> list[str]:
+        return [text for token in tokens if (text := self.push(token))]
 
     def push_all(self, tokens: list[int]) -> str:
         return "".join([self.push(token) for token in tokens])
@@ -74,15 +219,6 @@ class StreamDetokenizer:
 
 
 Detokenizer = TableDetokenizer | StreamDetokenizer
-
-
-def make_detokenizer(
-    tokenizer: Tokenizer, visible_special_ids: frozenset[int] | None = frozenset()
-) -> Detokenizer:
-    """visible_special_ids: special tokens that are shown by their names, None: all of them."""
-    visible = tokenizer.special_ids if visible_special_ids is None else visible_special_ids
-    table = tokenizer.token_table(visible)
-    return StreamDetokenizer(tokenizer, visible) if table is None else TableDetokenizer(table)
 
 
 def partial_suffix_length(text: str, delimiters: Sequence[str]) -> int:

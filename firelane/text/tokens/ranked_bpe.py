@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firelane.text.tokens.token_table import byte_level_table
+from firelane.text.tokens.detokenize import byte_level_table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,12 @@ class Family(abc.ABC):
         """The text before content, as symbols beside those rules; "" for nothing."""
         return symbols(self.content_mark, self.delimiters, token_of)
 
+    def reasoning_rules(self, token_of: TokenOf) -> str:
+        """Rules of which `before` is the reasoning before content, and what content begins with; "" where the
+        family does not read reasoning."""
+        del token_of
+        return ""
+
     def history(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Messages in the form that the family's templates take."""
         return messages

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
 from firelane.text.tokens.detokenize import partial_suffix_length
+from firelane.text.tools.custom.inputs import CustomInputs
 from firelane.text.tools.tool import Tool
 
 ResultT = TypeVar("ResultT")
@@ -92,11 +93,12 @@ class OutputParser:
     """Splits one choice's text as it comes, by a parser; after its end all text is content. The pieces'
     texts, put together, lose only the delimiters and white space beside them."""
 
-    __slots__ = ("_buffer", "_parsing")
+    __slots__ = ("_buffer", "_inputs", "_parsing")
 
     def __init__(self, buffer: StreamBuffer, parser: Parser) -> None:
         self._buffer = buffer
         self._parsing: Reading[None] | None = parser(buffer)
+        self._inputs = CustomInputs(buffer.tools)
 
     @property
     def in_reasoning(self) -> bool:
@@ -129,7 +131,7 @@ class OutputParser:
         elif self._parsing is None:
             buffer.content(buffer.take(len(buffer.text)))
         out, buffer.out = buffer.out, []
-        return out
+        return self._inputs.read(out, ended=buffer.ended or buffer.done)
 
 
 def until(

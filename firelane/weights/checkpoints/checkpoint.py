@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,26 +22,28 @@ from firelane.weights.checkpoints.names import TensorNames, other_part
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format
-from firelane.weights.gguf.file import GgufFile
-from firelane.weights.gguf.index import NAME as GGUF_INDEX
-from firelane.weights.gguf.index import read_index as read_gguf_index
-from firelane.weights.lossless.file import LosslessFile, open_weights
-from firelane.weights.lossless.manifest import check_version, declared_version
-from firelane.weights.quantized.file import QuantizedTensors
+from firelane.weights.lossless.marks import check_version, declared_version, is_packed
 from firelane.weights.quantized.settings import read_settings
-from firelane.weights.quantizing.on_read import QuantizedOnRead
 from firelane.weights.quantizing.schemes import Scheme
-from firelane.weights.storage.files import INDEX, paths_of, weight_map_of
+from firelane.weights.storage.files import GGUF_INDEX, INDEX, paths_of, weight_map_of
 from firelane.weights.storage.fingerprint import FileStamp, fingerprint
 from firelane.weights.storage.reader import ReadBuffer
 from firelane.weights.storage.remote import READERS, RemoteBytes, remote_files
 from firelane.weights.storage.safetensors import SafetensorsFile
+from firelane.weights.storage.tensors import RowDecoder
+
+if TYPE_CHECKING:
+    from firelane.weights.gguf.file import GgufFile
+    from firelane.weights.lossless.file import LosslessFile
+    from firelane.weights.quantized.file import QuantizedTensors
+    from firelane.weights.quantizing.on_read import QuantizedOnRead
+    from firelane.weights.storage.file_bytes import FileBytes
+
+    WeightFile = SafetensorsFile | LosslessFile | GgufFile
+    Reader = WeightFile | QuantizedTensors | QuantizedOnRead
 
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
 WAITING = 2
-WeightFile = SafetensorsFile | LosslessFile | GgufFile
-Reader = WeightFile | QuantizedTensors | QuantizedOnRead
-Coded = GgufFile | QuantizedTensors | QuantizedOnRead
 ROUNDED = ("F32", "F16")
 """Dtypes of matrices that are rounded to bf16 beside quantised ones, or where that is asked."""
 LARGEST_ROUNDING = 2.0**-8
@@ -55,16 +57,19 @@ class Checkpoint:
 
     Names, shapes, dtypes and values of a packed directory are those of the original one; its tensors are
     decoded, and checked, each time they are read. origin: what messages name: the directory, or the GGUF
-    file that it was made of.
+    file that it was made of. The code of each kind of files is loaded where such a file lies.
     """
 
     __slots__ = ("_files", "_fingerprint", "_places", "_rounded", "_rounds", "directory", "origin")
 
     def __init__(
-        self, directory: Path, files: Sequence[WeightFile], quantized: QuantizedTensors | None = None
+        self,
+        directory: Path,
+        files: Sequence[WeightFile],
+        quantized: QuantizedTensors | None = None,
+        origin: Path | None = None,
     ) -> None:
-        self.directory = directory
-        self.origin = next((file.path for file in files if isinstance(file, GgufFile)), directory)
+        self.directory, self.origin = directory, origin or directory
         self._files = tuple(files)
         self._fingerprint = ""
         self._rounds = quantized is not None
@@ -75,14 +80,19 @@ class Checkpoint:
     def open(cls, directory: Path) -> Checkpoint:
         """Raises ModelNotFoundError without weights, CheckpointError when they are damaged or incomplete."""
         if (directory / GGUF_INDEX).is_file():
-            return cls(directory, _gguf_files(directory))
+            found = _gguf_files(directory)
+            return cls(directory, found, origin=found[0].path)
         remote = remote_files(directory)
         weight_map = weight_map_of(directory, remote)
         paths = paths_of(directory, weight_map, remote)
-        files = [open_weights(path, remote.get(path.name)) for path in paths]
+        files = [_opened(path, remote.get(path.name)) for path in paths]
         _check_kinds(directory, files)
         settings = read_settings(directory)
-        quantized = QuantizedTensors(directory, files, settings) if settings else None
+        quantized = None
+        if settings:
+            from firelane.weights.quantized.file import QuantizedTensors
+
+            quantized = QuantizedTensors(directory, files, settings)
         checkpoint = cls(directory, files, quantized)
         tensors_of = {file.path.name: file.tensors for file in files}
         for name, shard in weight_map.items():
@@ -124,7 +134,7 @@ class Checkpoint:
     @property
     def is_sampled(self) -> bool:
         """Whether the fingerprint has only a sample of the content, not checksums of all of it."""
-        return any(not isinstance(file, LosslessFile) for file in self._files)
+        return any(file.is_sampled for file in self._files)
 
     def is_unchanged(self) -> bool:
         """Whether no file was changed or replaced since it was opened."""
@@ -182,18 +192,18 @@ class Checkpoint:
     def format(self, name: str) -> Format | None:
         """The packed format that keeps the codes of a quantised matrix; None of others."""
         file, published = self._place(name)
-        return file.format(published) if isinstance(file, Coded) else None
+        return file.format(published) if isinstance(file, RowDecoder) else None
 
     def codes_by_columns(self, name: str) -> bool:
         """Whether the groups of a tensor that has a format() are of neighbours in its columns."""
         file, published = self._place(name)
-        return isinstance(file, QuantizedTensors) and file.by_columns(published)
+        return isinstance(file, RowDecoder) and file.by_columns(published)
 
     def codes(self, name: str, first: int, last: int) -> Codes:
         """Rows first .. last - 1, all axes but the last taken together, of a tensor that has a format(); or
         columns, those of one matrix behind those of the other."""
         file, published = self._place(name)
-        assert isinstance(file, Coded), f"{name} is not quantised"
+        assert isinstance(file, RowDecoder), f"{name} is not quantised"
         return file.codes(published, first, last)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
@@ -250,11 +260,13 @@ class Checkpoint:
                 f"--weights {scheme.name.partition('-')[0]}: the weights of {self.origin} are quantised "
                 "already; leave it out"
             )
+        from firelane.weights.quantizing.on_read import QuantizedOnRead
+
         fingerprint = f"{self.fingerprint} {scheme}"
-        of_file: dict[int, tuple[WeightFile, dict[str, str]]] = {}
+        of_file: dict[int, tuple[Reader, dict[str, str]]] = {}
         for name in names:
             file, published = self._place(name)
-            assert not isinstance(file, QuantizedTensors | QuantizedOnRead)
+            assert file in self._files, f"{name} is not as the file has it"
             of_file.setdefault(id(file), (file, {}))[1][name] = published
         for file, published_of in of_file.values():
             reader = QuantizedOnRead(file, set(published_of.values()), scheme)
@@ -327,8 +339,21 @@ def _places(
     return places
 
 
+def _opened(path: Path, source: FileBytes | None) -> SafetensorsFile | LosslessFile:
+    file = SafetensorsFile(path, source)
+    if not is_packed(file):
+        return file
+    from firelane.weights.lossless.file import LosslessFile
+
+    return LosslessFile(file)
+
+
 def _gguf_files(directory: Path) -> list[GgufFile]:
-    index = read_gguf_index(directory)
+    """At least one."""
+    from firelane.weights.gguf.file import GgufFile
+    from firelane.weights.gguf.index import read_index
+
+    index = read_index(directory)
     if index is None or not index.is_current:
         named = ", ".join(file.path for file in index.files) if index else directory
         raise CheckpointError(f"{named}: the GGUF file has been changed or moved: start again")
@@ -341,13 +366,13 @@ def _check_kinds(directory: Path, files: Sequence[WeightFile]) -> None:
     if version is not None:
         check_version(directory, version)
     for file in files:
-        if isinstance(file, LosslessFile) and version is None:
+        if version is None and not isinstance(file, SafetensorsFile):
             raise CheckpointError(
                 f"{file.path}: is packed, but config.json does not say so: files of different "
                 "models or forms "
                 "lie here together; pack the model again"
             )
-        if isinstance(file, SafetensorsFile) and version is not None:
+        if version is not None and isinstance(file, SafetensorsFile):
             raise CheckpointError(
                 f"{file.path}: is not packed, but config.json says so: files of different models or "
                 "forms lie "

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from firelane.errors import CheckpointError
 
-ANCHOR = "embed_tokens.weight"
-"""The tensor by which a layout is known: every language model has it, once."""
+ANCHORS = ("embed_tokens.weight", "embeddings.weight")
+"""Tensors by which a layout is known: every language model has one of them, once."""
 OTHER_PARTS = re.compile(
     r"(?:model\.)?(vision_tower|vision_model|vision_encoder|visual|embed_vision|audio_tower|audio_encoder"
     r"|embed_audio|multi_modal_projector|mm_projector|vision_language_adapter|patch_merger"
@@ -34,13 +34,18 @@ class TensorNames:
     def find(cls, published: Collection[str]) -> TensorNames:
         """The names of a checkpoint. Raises CheckpointError where it has two language models; without one,
         names are taken as they are."""
-        found = [layout for layout in LAYOUTS if layout.body + ANCHOR in published]
+        found = {name: layout for layout in LAYOUTS for name in layout.anchors if name in published}
         if len(found) > 1:
-            names = " and ".join(layout.body + ANCHOR for layout in found)
+            names = " and ".join(found)
             raise CheckpointError(
                 f"{names} are both there: which of them is the language model's is not clear"
             )
-        return found[0] if found else cls()
+        return next(iter(found.values()), cls())
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        """Tensors of which one is there where this is the layout."""
+        return tuple(self.body + anchor for anchor in ANCHORS)
 
     def known(self, published: str) -> str:
         """The name by which families know a tensor."""
@@ -54,6 +59,7 @@ LAYOUTS = (
     TensorNames(),
     TensorNames("language_model.model.", "language_model."),
     TensorNames("model.language_model."),
+    TensorNames("backbone."),
     TensorNames(""),
 )
 

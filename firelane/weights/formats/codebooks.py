@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,10 @@ class Codebook(Enum):
     E4M3 = "e4m3"
 
 
-def _e4m3() -> NDArray[np.float32]:
-    """The number of each byte: sign, four bits of exponent (bias 7), three of mantissa; no infinities (OCP
-    8-bit floating point, 2023)."""
+@cache
+def e4m3() -> NDArray[np.float32]:
+    """The number of each byte, made when it is first asked for: few models need it. Sign, four bits of
+    exponent (bias 7), three of mantissa; no infinities (OCP 8-bit floating point, 2023)."""
     byte = np.arange(256)
     exponent, mantissa = byte >> 3 & 15, byte & 7
     normal = np.ldexp(1 + mantissa / 8, exponent - 7)
@@ -29,7 +31,6 @@ def _e4m3() -> NDArray[np.float32]:
     return np.where(byte & 128, -values, values).astype(np.float32)
 
 
-E4M3 = _e4m3()
 E2M1_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 TABLES = {Codebook.E2M1: E2M1_VALUES, Codebook.IQ4: IQ4_VALUES}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.weights.formats.codebooks import E4M3, Codebook
+from firelane.weights.formats.codebooks import Codebook, e4m3
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -69,7 +69,7 @@ class Codes:
     def values(self) -> F32:
         """[rows, numbers]."""
         rows, groups = self.scales.shape
-        codes = E4M3[self.codes.view(np.uint8)] if self.book is Codebook.E4M3 else self.codes
+        codes = e4m3()[self.codes.view(np.uint8)] if self.book is Codebook.E4M3 else self.codes
         out = codes.reshape(rows, groups, -1).astype(np.float32)
         out *= self.scales[:, :, None]
         if self.minima is not None:

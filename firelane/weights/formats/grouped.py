@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.weights.formats.bf16 import bf16_bits
-from firelane.weights.formats.codebooks import E4M3, TABLES, Codebook, indices
+from firelane.weights.formats.codebooks import TABLES, Codebook, e4m3, indices
 from firelane.weights.formats.codes import F32, Codes, TwoLevelScales
 from firelane.weights.formats.formats import PANEL_ROWS, Format, Grouping, Heads, round_up
 
@@ -229,7 +229,7 @@ def _meant(codes: F32, grouping: Grouping) -> F32:
     if grouping.bits == 4 and grouping.book in TABLES:
         return TABLES[grouping.book][codes.astype(np.uint8)].astype(np.float32)
     if grouping.book is Codebook.E4M3:
-        return E4M3[codes.astype(np.int8).view(np.uint8)]
+        return e4m3()[codes.astype(np.int8).view(np.uint8)]
     return codes - np.float32(code_offset(grouping))
 
 

@@ -20,8 +20,8 @@ from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format, smallest_holding
 from firelane.weights.gguf.blocks import FORMATS, decode
+from firelane.weights.gguf.header import TYPES
 from firelane.weights.gguf.index import File, Tensor
-from firelane.weights.gguf.types import TYPES
 from firelane.weights.storage.fingerprint import FileStamp, sampled_ranges
 from firelane.weights.storage.reader import DriveReader, ReadBuffer, read_ranges
 from firelane.weights.storage.tensors import RowDecoder, TensorInfo

@@ -16,9 +16,9 @@ from firelane.errors import CacheError, CheckpointError
 from firelane.storage import open_regular
 from firelane.weights.gguf.header import GgufHeader, read_header
 from firelane.weights.storage import checked_json
+from firelane.weights.storage.files import GGUF_INDEX
 from firelane.weights.storage.fingerprint import FileStamp
 
-NAME = "gguf.json"
 VERSION = 2
 
 
@@ -72,13 +72,13 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def read_index(directory: Path) -> Index | None:
     """None where there is no valid one."""
-    return checked_json.read(directory / NAME, Index)
+    return checked_json.read(directory / GGUF_INDEX, Index)
 
 
 def write_index(directory: Path, index: Index) -> None:
     """Raises CacheError."""
     try:
-        checked_json.write(directory / NAME, index)
+        checked_json.write(directory / GGUF_INDEX, index)
     except OSError as error:
         raise CacheError(f"{directory}: cannot be written: {error.strerror}; make room") from error
 

@@ -23,11 +23,11 @@ import xxhash
 
 from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY
+from firelane.weights.lossless.marks import VERSION
 from firelane.weights.lossless.table import ChunkTable, chunk_count
 from firelane.weights.storage.safetensors import MAX_HEADER_BYTES, parse_header
 from firelane.weights.storage.tensors import TensorInfo
 
-VERSION = 1
 MAGIC = b"firelane"
 FIELDS = struct.Struct("<8sIIQQ16sQQ")
 SEAL = struct.Struct("<Q")

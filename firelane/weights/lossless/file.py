@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, decode_chunk
-from firelane.weights.lossless.control import VERSION, ControlBlock, Form
+from firelane.weights.lossless.control import ControlBlock, Form
+from firelane.weights.lossless.marks import CONTROL, FORMAT, STREAM_SUFFIX, VERSION, is_packed
 from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
 from firelane.weights.storage.file_bytes import FileBytes
@@ -20,9 +21,6 @@ from firelane.weights.storage.reader import ReadBuffer
 from firelane.weights.storage.safetensors import ITEM_BYTES, NUMPY_DTYPES, SafetensorsFile
 from firelane.weights.storage.tensors import TensorInfo, TensorReader
 
-FORMAT = "firelane-lossless"
-CONTROL = "firelane_lossless.control"
-STREAM_SUFFIX = ".firelane_lossless"
 READ_BYTES = 1 << 20  # at a time: enough for a drive, and the buffer stays in the CPU's cache
 
 
@@ -30,15 +28,6 @@ def open_weights(path: Path, source: FileBytes | None = None) -> SafetensorsFile
     """The file at `path`, or whose bytes are in `source`, whichever kind it is. Raises CheckpointError."""
     file = SafetensorsFile(path, source)
     return LosslessFile(file) if is_packed(file) else file
-
-
-def is_packed(file: SafetensorsFile) -> bool:
-    """Any trace of the format counts, so that a damaged packed file is not taken for a plain one."""
-    return (
-        file.metadata.get("format") == FORMAT
-        or CONTROL in file.tensors
-        or any(name.endswith(STREAM_SUFFIX) for name in file.tensors)
-    )
 
 
 class LosslessFile(TensorReader):
@@ -50,6 +39,7 @@ class LosslessFile(TensorReader):
     """
 
     __slots__ = ("_reader", "_stored", "control", "header", "path", "stamp", "tensors")
+    is_sampled = False
 
     def __init__(self, file: SafetensorsFile) -> None:
         """Raises CheckpointError where anything but the chunks themselves is damaged."""

@@ -17,13 +17,10 @@ from typing import Any, cast
 import xxhash
 
 from firelane.errors import CheckpointError
-from firelane.storage import open_regular, read_regular
-from firelane.weights.lossless.control import VERSION
+from firelane.storage import open_regular
+from firelane.weights.lossless.marks import BLOCK, CONFIG, VERSION, check_version, read_object
 
-CONFIG = "config.json"
 MANIFEST = "firelane_lossless.json"
-BLOCK = "firelane_lossless"
-MAX_BYTES = 64 << 20
 READ_BYTES = 1 << 20
 
 
@@ -70,7 +67,7 @@ class Manifest:
     def read(cls, directory: Path) -> Manifest:
         """Raises CheckpointError where there is no valid one."""
         path = directory / MANIFEST
-        content = _read_object(path)
+        content = read_object(path)
         check_version(directory, content.get("version"))
         config, files = content.get("config"), content.get("files")
         if not isinstance(config, str) or not isinstance(files, dict):
@@ -98,37 +95,6 @@ def read_pieces(path: Path) -> Iterator[bytes]:
                 yield piece
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def declared_version(directory: Path) -> Any:
-    """The version that config.json declares; None where it declares none, or there is no config.json."""
-    if not (directory / CONFIG).is_file():
-        return None
-    config = _read_object(directory / CONFIG)
-    if BLOCK not in config:
-        return None
-    block = config[BLOCK]
-    return cast(dict[str, Any], block).get("version", "") if isinstance(block, dict) else ""
-
-
-def check_version(directory: Path, version: Any) -> None:
-    if type(version) is not int or version != VERSION:
-        raise CheckpointError(
-            f"{directory}: packed in version {str(version)[:20]!r}, this Firelane reads version {VERSION}; "
-            "update it"
-        )
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_regular(path, MAX_BYTES))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
-    return cast(dict[str, Any], content)
 
 
 def _identity(path: Path, name: str, entry: Any) -> FileIdentity:

@@ -11,15 +11,9 @@ from pathlib import Path
 from firelane.errors import CheckpointError, UsageError
 from firelane.storage import read_regular
 from firelane.weights.lossless.control import ControlBlock
-from firelane.weights.lossless.file import LosslessFile, is_packed, open_weights
-from firelane.weights.lossless.manifest import (
-    CONFIG,
-    MANIFEST,
-    FileIdentity,
-    Manifest,
-    declared_version,
-    read_pieces,
-)
+from firelane.weights.lossless.file import LosslessFile, open_weights
+from firelane.weights.lossless.manifest import MANIFEST, FileIdentity, Manifest, read_pieces
+from firelane.weights.lossless.marks import CONFIG, declared_version, is_packed
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.writer import FilePacker, FileSink, NullSink, Rule

@@ -8,7 +8,8 @@ from typing import Any
 
 from firelane.errors import UsageError
 from firelane.storage import read_regular
-from firelane.weights.lossless.manifest import CONFIG, FileIdentity, Manifest, read_pieces
+from firelane.weights.lossless.manifest import FileIdentity, Manifest, read_pieces
+from firelane.weights.lossless.marks import CONFIG
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.verify import WEIGHTS_SUFFIX, check_identity, open_packed, open_packed_file

@@ -9,13 +9,8 @@ from firelane.errors import CheckpointError
 from firelane.storage import read_regular
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless.file import LosslessFile, open_weights
-from firelane.weights.lossless.manifest import (
-    CONFIG,
-    FileIdentity,
-    Manifest,
-    declared_version,
-    read_pieces,
-)
+from firelane.weights.lossless.manifest import FileIdentity, Manifest, read_pieces
+from firelane.weights.lossless.marks import CONFIG, declared_version
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.progress import Progress, silent
 

@@ -18,8 +18,9 @@ import xxhash
 from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkRecord, plain_record
 from firelane.weights.lossless.codec import encode_span
-from firelane.weights.lossless.control import VERSION, ControlBlock, Form
-from firelane.weights.lossless.file import CONTROL, FORMAT, STREAM_SUFFIX, stored_name
+from firelane.weights.lossless.control import ControlBlock, Form
+from firelane.weights.lossless.file import stored_name
+from firelane.weights.lossless.marks import CONTROL, FORMAT, STREAM_SUFFIX, VERSION
 from firelane.weights.lossless.output import OutputFile
 from firelane.weights.lossless.pipeline import ordered, spans
 from firelane.weights.lossless.planes import Bytes

@@ -1,4 +1,6 @@
-"""BackgroundCheck: packed weights are served at once, and read as a whole beside that."""
+"""BackgroundCheck: packed weights are served at once, and read as a whole beside that, at a pace that leaves
+the steps their memory.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,53 @@ from collections.abc import Callable
 from functools import partial
 
 from firelane.errors import CacheError, FirelaneError
+from firelane.heap import give_back_freed
 from firelane.weights.checkpoints.checkpoint import Checkpoint
-from firelane.weights.pace import StepPace
 from firelane.weights.packing.packed import PackedWeights
 from firelane.weights.packing.plan import PackedWeight
 from firelane.weights.packing.source import is_source
 from firelane.weights.storage.fingerprint import FileStamp
 from firelane.weights.storage.huge_pages import HugePages
+
+SHARE = 0.1
+"""The share of one core's time, while steps run."""
+QUIET_S = 0.05
+"""After a step, until its engine counts as idle: in a running batch the next one comes sooner."""
+
+
+class StepPace:
+    """Tells a thread that works in small pieces how long to rest between them: not at all while no step runs,
+    and else so long that its pieces are SHARE of the time. The thread of the steps says when they run.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        worked: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """worked: seconds of a core that the calling thread has had."""
+        self._clock, self._worked = clock, worked
+        self._is_running = False
+        self._ended_s = -QUIET_S
+        self._rested_at: float | None = None
+
+    def step_begins(self) -> None:
+        self._is_running = True
+
+    def step_ends(self) -> None:
+        self._is_running, self._ended_s = False, self._clock()
+
+    def rest(self, stop: threading.Event) -> None:
+        """Between two pieces; `stop` ends it early."""
+        before, now = self._rested_at, self._worked()
+        if before is not None and self._is_busy():
+            stop.wait((now - before) * (1 / SHARE - 1))
+        self._rested_at = self._worked()
+
+    def _is_busy(self) -> bool:
+        return self._is_running or self._clock() - self._ended_s < QUIET_S
+
 
 LEAST_PRIORITY = 19
 AFTER_WAKE_S = 2.0
@@ -53,8 +95,8 @@ class BackgroundCheck(WeightCheck):
     while the engine goes on starting. What follows has a thread of the least priority, which keeps to a share
     of the time while steps run: it moves the weights to `pages` (steps are faster then), and, where its
     stamps are new, compares the checkpoint with what was packed. Weights that were packed just now are used
-    at once, and compared when they lie on the drive. A file that fails is removed: the next start packs the
-    weights again.
+    at once, and compared when they lie on the drive; then what packing took goes back to the system. A file
+    that fails is removed: the next start packs the weights again.
     """
 
     def __init__(
@@ -65,7 +107,8 @@ class BackgroundCheck(WeightCheck):
         *,
         pages: HugePages | None = None,
     ) -> None:
-        self._weights, self._placed, self._checkpoint, self._pages = weights, placed, checkpoint, pages
+        """checkpoint: kept, and with it what is mapped of its files, for as long as it is needed."""
+        self._weights, self._placed, self._pages = weights, placed, pages
         self._stopped, self._pace = threading.Event(), StepPace()
         self._failure = ""
         self._awake = threading.Event()
@@ -74,7 +117,7 @@ class BackgroundCheck(WeightCheck):
         self._was_packed_now = weights.seal is not None
         if self._was_packed_now:
             self._usable.set()
-        self._thread = self._mover = _started(self._run)
+        self._thread = self._mover = _started(partial(self._run, checkpoint))
 
     def step_begins(self) -> None:
         self._usable.wait()
@@ -113,15 +156,17 @@ class BackgroundCheck(WeightCheck):
         if self._pages is not None and not self._stopped.wait(after_s):
             self._pages.move(self._stopped.is_set)
 
-    def _run(self) -> None:
+    def _run(self, checkpoint: Checkpoint) -> None:
         began_s = time.monotonic()
         try:
-            failure = self._before_use() or self._after()
+            failure = self._before_use() or self._after(checkpoint)
         except FirelaneError as error:  # the drive, or the checkpoint is gone: no reason to stop
             log.warning("weights could not be checked: %s", error)
             return
         finally:
             self._usable.set()
+        if self._was_packed_now:
+            give_back_freed()
         if failure or self._stopped.is_set():
             return
         size, took_s = self._weights.nbytes / 1e9, time.monotonic() - began_s
@@ -137,9 +182,9 @@ class BackgroundCheck(WeightCheck):
         log.debug("packed weights checked before use: %.2f s", time.monotonic() - began_s)
         return failure
 
-    def _after(self) -> str:
+    def _after(self, checkpoint: Checkpoint) -> str:
         self._move()
-        failure = self._find()
+        failure = self._find(checkpoint)
         self._fail(failure)
         return failure
 
@@ -164,7 +209,7 @@ class BackgroundCheck(WeightCheck):
         self._awake.wait()
         return self._stopped.is_set()
 
-    def _find(self) -> str:
+    def _find(self, checkpoint: Checkpoint) -> str:
         """The fault that was found, or ""."""
         path, stopped = self._weights.path, self._is_over
         try:
@@ -173,8 +218,8 @@ class BackgroundCheck(WeightCheck):
             return str(error)
         if self._was_packed_now and (damage := self._damage(stopped)):
             return damage
-        if not is_source(path, self._placed, self._checkpoint, stopped):
-            where = self._checkpoint.directory
+        if not is_source(path, self._placed, checkpoint, stopped):
+            where = checkpoint.directory
             return f"{path}: was packed from other weights than {where} has now; removed, start again"
         return ""
 

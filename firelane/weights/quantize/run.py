@@ -18,8 +18,8 @@ from firelane.storage import read_regular
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.checkpoints.fitting import fitted
 from firelane.weights.checkpoints.head import shared_table
-from firelane.weights.gguf.index import NAME as GGUF_INDEX
-from firelane.weights.lossless.manifest import BLOCK, CONFIG, MANIFEST
+from firelane.weights.lossless.manifest import MANIFEST
+from firelane.weights.lossless.marks import BLOCK, CONFIG
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.pack import OTHER_WEIGHTS
 from firelane.weights.progress import Progress, silent
@@ -27,7 +27,7 @@ from firelane.weights.quantize.plan import KeptTensor, Matrix, Plan, make_plan, 
 from firelane.weights.quantize.report import NAME, FileReport, QuantizeReport, overall_error
 from firelane.weights.quantize.writer import FileQuantizer, make_header
 from firelane.weights.quantizing.schemes import KEY, Scheme
-from firelane.weights.storage.files import INDEX
+from firelane.weights.storage.files import GGUF_INDEX, INDEX
 from firelane.weights.storage.safetensors import ITEM_BYTES
 
 MARKER = "firelane_quantize.unfinished"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
-from firelane.weights.formats.codebooks import E4M3, Codebook
+from firelane.weights.formats.codebooks import Codebook, e4m3
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.numbers import unpacked
@@ -116,7 +116,7 @@ class Scaled(Coded):
         n, k = self.shape[-2:]
         values = self.stored.rows(matrix * n + first, matrix * n + last, k)
         if self.stored.dtype == "F8_E4M3":
-            values = E4M3[values]
+            values = e4m3()[values]
         numbers = values.astype(np.float32, copy=False)
         if self.zeros is not None:
             numbers = numbers - self._spread(self.zeros, matrix, first, last)

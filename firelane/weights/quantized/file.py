@@ -82,7 +82,6 @@ class QuantizedTensors(RowDecoder):
         return self._coded[name].format
 
     def by_columns(self, name: str) -> bool:
-        """Whether codes() gives columns of a tensor's matrices: those of one, then those of the next."""
         return self._coded[name].by_columns
 
     def codes(self, name: str, first: int, last: int) -> Codes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firelane.program.recipes import widened
-from firelane.weights.formats.codebooks import E2M1_VALUES, E4M3, Codebook
+from firelane.weights.formats.codebooks import E2M1_VALUES, Codebook, e4m3
 from firelane.weights.formats.codes import Codes
 from firelane.weights.formats.formats import Format
 from firelane.weights.quantized.coded import F32, Coded
@@ -48,7 +48,7 @@ class Float4(Coded):
 
     def _scales(self, low: int, high: int) -> F32:
         raw = self.scales.rows(low, high, self.scales.shape[-1])
-        scales = e8m0(raw) if self.power else E4M3[raw]
+        scales = e8m0(raw) if self.power else e4m3()[raw]
         if self.factor is not None:
             factor = widened(self.factor.whole()).reshape(-1)[0]
             scales = scales / factor if self.divides else scales * factor

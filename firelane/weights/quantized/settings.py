@@ -11,7 +11,7 @@ from typing import Any, cast
 from firelane.errors import CheckpointError, ModelError, UnsupportedModelError
 from firelane.quantization_file import with_quantization
 from firelane.storage import read_regular
-from firelane.weights.gguf import index as gguf_index
+from firelane.weights.storage.files import GGUF_INDEX
 
 KEY = "quantization_config"
 METHODS = ("fp8", "compressed-tensors", "awq", "gptq", "mxfp4", "modelopt")
@@ -45,7 +45,7 @@ def read_settings(directory: Path) -> Settings | None:
 def quantization_of(directory: Path) -> str:
     """The method that a checkpoint is quantised by, one of METHODS or "gguf"; "" of one that is not, or that
     cannot be read."""
-    if (directory / gguf_index.NAME).is_file():
+    if (directory / GGUF_INDEX).is_file():
         return "gguf"
     try:
         found = read_settings(directory)

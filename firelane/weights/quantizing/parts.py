@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.weights.formats.bf16 import bf16_bits
-from firelane.weights.formats.codebooks import E4M3
+from firelane.weights.formats.codebooks import e4m3
 from firelane.weights.quantized.numbers import E2M1
 from firelane.weights.quantizing.floats import e2m1_groups, e4m3_codes, e4m3_scales
 from firelane.weights.quantizing.integers import quantize_integers
@@ -90,7 +90,7 @@ def _e4m3(values: F32, scheme: Scheme) -> QuantizedRows:
     scales = e4m3_scales(largest)
     spread = np.repeat(np.repeat(scales, tall, axis=0)[:n], wide, axis=1)[:, :k]
     codes = e4m3_codes(values / spread)
-    return QuantizedRows({"weight": codes, "weight_scale": bf16_bits(scales)}, E4M3[codes] * spread)
+    return QuantizedRows({"weight": codes, "weight_scale": bf16_bits(scales)}, e4m3()[codes] * spread)
 
 
 def _e2m1(values: F32, scheme: Scheme) -> QuantizedRows:

@@ -12,6 +12,8 @@ from firelane.storage import read_regular
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+GGUF_INDEX = "gguf.json"
+"""In a directory whose tensors lie in GGUF files (weights/gguf)."""
 MAX_INDEX_BYTES = 64 << 20
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -32,6 +32,8 @@ class TensorReader(ABC):
 
     path: Path
     tensors: Mapping[str, TensorInfo]
+    is_sampled: ClassVar[bool] = True
+    """Whether a fingerprint has only a sample of the content, not checksums of all of it."""
 
     @abstractmethod
     def elements(
@@ -52,9 +54,15 @@ class TensorReader(ABC):
 
 
 class RowDecoder(TensorReader):
-    """Decodes whole rows, whatever is asked for."""
+    """Decodes whole rows, whatever is asked for: of matrices that are stored as codes."""
 
     __slots__ = ()
+
+    def by_columns(self, name: str) -> bool:
+        """Whether the codes of a tensor are had by columns of its matrices: those of one, then those of the
+        next."""
+        del name
+        return False
 
     @abstractmethod
     def decoded(self, name: str, low: int, high: int) -> NDArray[Any]:

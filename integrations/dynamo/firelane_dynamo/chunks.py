@@ -8,7 +8,7 @@ from typing import Any
 
 from firelane.errors import FirelaneError
 from firelane.gateway.requests.formats import params_of
-from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Started, TokenLogprobs
+from firelane.wire.frames import Finished, FinishReason, NewRequest, PagesAt, Started, TokenLogprobs
 
 Chunk = dict[str, Any]
 """GenerateChunk in dynamo.common.backend.engine."""
@@ -49,13 +49,19 @@ class Choice:
     def on_embedding(self, values: bytes) -> None:
         del values
 
-    def ending(self, reason: FinishReason) -> None:
-        self._reason = reason
+    def ending(self, finished: Finished) -> None:
+        self._reason = finished.reason
 
-    def on_token(self, token: int, now_s: float) -> None:
+    def hold(self) -> None:
+        """A chunk has all that is new when it is taken."""
+
+    def release(self) -> None:
+        pass
+
+    def on_tokens(self, tokens: Sequence[int], now_s: float) -> None:
         del now_s
-        self.tokens += 1
-        self._new.append(token)
+        self.tokens += len(tokens)
+        self._new += tokens
         self._on_news()
 
     def on_waiting(self) -> None:
@@ -111,9 +117,9 @@ class Choices:
         return {} if pages is None else {"kv_transfer_params": params_of(pages)}
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """As they come; a reader that is slow gets several tokens in one. Dynamo's frontend reads up to the
-        first end of a choice: the ends of several come behind all tokens, in order, the first with the
-        usage."""
+        """Yield chunks as they come; a reader that is slow gets several tokens in one. Dynamo's frontend
+        reads up to the first end of a choice: the ends of several come behind all tokens, in order, the first
+        with the usage."""
         ends: list[Chunk] = []
         while any(choice.is_open for choice in self.all):
             await self._news.wait()

@@ -68,5 +68,5 @@ class CacheRecord:
 
 
 def _signed(name: int) -> int:
-    """Of 64 bits, as Dynamo takes a hash."""
+    """Return a name as a signed number of 64 bits, as Dynamo takes a hash."""
     return name - (1 << 64) if name >= 1 << 63 else name

@@ -11,7 +11,7 @@ from firelane.engine_state import EngineEvent, EngineExit, Lost
 from firelane.errors import FirelaneError
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
-from firelane.gateway.engines.listener import ReplicaListener
+from firelane.gateway.engines.listener import NOBODY, ReplicaListener
 from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.node.peer_connections import PeerConnections
@@ -53,7 +53,7 @@ class LocalEngine:
         self._first: asyncio.Future[Ready] | None = None
         self._is_closing = False
 
-    async def start(self, events: ReplicaListener | None = None) -> Ready:
+    async def start(self, events: ReplicaListener = NOBODY) -> Ready:
         """Return when the engine serves. Raises the FirelaneError for which it does not."""
         self.replicas.events = events
         self._first = asyncio.get_running_loop().create_future()

@@ -18,7 +18,7 @@ import msgspec
 from firelane.api.sampling import KvTransferParams, SamplingFields, check_shared, unsupported
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_LOGPROBS
-from firelane.text.sampling import SEED_MASK, default_sampling, wire_sampling
+from firelane.text.prompt import SEED_MASK, default_sampling, wire_sampling
 from firelane.text.schemas.constraints import grammar_of
 from firelane.wire.frames import NewRequest, Sampling
 
@@ -96,8 +96,6 @@ def _refuse(request: Mapping[str, Any]) -> None:
         raise unsupported("best_of")
     if options.get("bad_words_token_ids"):
         raise unsupported("bad_words")
-    if _part(options, "guided_decoding").get("structural_tag"):
-        raise unsupported("guided_decoding.structural_tag")
 
 
 def _fields(request: Mapping[str, Any]) -> SamplingFields:
@@ -107,6 +105,9 @@ def _fields(request: Mapping[str, Any]) -> SamplingFields:
     guide = _part(options, "guided_decoding")
     given |= {f"guided_{kind}": guide.get(kind) for kind in GUIDES}
     given["guided_whitespace_pattern"] = guide.get("whitespace_pattern")
+    if tag := guide.get("structural_tag"):
+        text = tag if isinstance(tag, str) else msgspec.json.encode(tag).decode()
+        given["structured_outputs"] = {"structural_tag": text}
     NAMES.translate(given)
     try:
         fields = msgspec.convert(given, SamplingFields, strict=False)
@@ -119,7 +120,7 @@ def _fields(request: Mapping[str, Any]) -> SamplingFields:
 
 
 def _reports(request: Mapping[str, Any]) -> tuple[int, int]:
-    """As in Sampling."""
+    """Return logprobs and prompt_logprobs as Sampling has them. Raises RequestError."""
     options = _part(request, "output_options")
     found = [options.get(name) for name in ("logprobs", "prompt_logprobs")]
     for count in found:

@@ -8,7 +8,8 @@ from firelane.wire.frames import Ready, StepFrame
 
 INTERVAL_S = 0.05
 Publish = Callable[[int, int, float | None], None]
-"""Of KV blocks in use, all blocks, and the part of prompt tokens that were cached (None: no prompt yet)."""
+"""Takes the KV blocks in use, all blocks, and the part of prompt tokens that were cached (None: no prompt
+yet)."""
 
 
 class Snapshots:

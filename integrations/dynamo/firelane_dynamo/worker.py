@@ -23,6 +23,7 @@ from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 
 from firelane.errors import EngineDeadError, FirelaneError, RequestError
 from firelane.gateway.engines.link.watch import Deadlines
+from firelane.gateway.engines.listener import ReplicaListener
 from firelane.text.model_files import read_model_files
 from firelane.wire.frames import Ready
 from firelane_dynamo.chunks import Choices
@@ -64,7 +65,8 @@ class FirelaneEngine(LLMEngine):
         """Raises EngineShutdown, with the reason for which there is no engine."""
         del worker_id
         try:
-            ready = await self._engine.start(self._snapshots)
+            listener = ReplicaListener(self._snapshots.on_ready, self._snapshots.on_frame)
+            ready = await self._engine.start(listener)
         except FirelaneError as error:
             raise EngineShutdown(f"{error}") from error
         return EngineConfig(
@@ -106,7 +108,7 @@ class FirelaneEngine(LLMEngine):
         await self._engine.close()
 
     async def kv_event_sources(self) -> list[KvEventSource]:
-        """Of the one cache; none where the router does not look for prefixes."""
+        """Return the source of the one cache's events; none where the router does not look for prefixes."""
         if self._mode is DisaggregationMode.DECODE or not self._options.engine.cache_events:
             return []
         return [PushSource(on_ready=self._cache.attach, dp_rank=0)]
@@ -152,7 +154,7 @@ class FirelaneEngine(LLMEngine):
 
 
 def _registration(ready: Ready, options: WorkerOptions) -> LlmRegistration:
-    """As the router counts: all blocks are of one rank."""
+    """Return the engine's sizes as the router counts them: all blocks are of one rank."""
     return LlmRegistration(
         context_length=ready.max_model_len,
         kv_cache_block_size=ready.block_size,

@@ -87,7 +87,7 @@ class FirelaneEngine(LLMEngine):
         yield _refusal(NO_SPEECH)
 
     async def _ask(self, path: str, request: Any, raw: RawRequestInfo | None, answer_type: Any) -> Answers:
-        """As the protocol wants it: events as text, or one object, or an ErrorResponse."""
+        """Yield the answer as the protocol wants it: events as text, or one object, or an ErrorResponse."""
         assert self._relay is not None
         body = request.model_dump(mode="json", exclude_unset=True, exclude=set(RAYS_OWN))
         headers = raw.headers if raw is not None else {}

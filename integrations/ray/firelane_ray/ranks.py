@@ -67,12 +67,12 @@ class RankGroup:
 
     @property
     def address(self) -> str:
-        """Of the first host."""
+        """The address of the first host."""
         return self._place.rpartition(":")[0]
 
     @property
     def pids(self) -> list[int]:
-        """Of each host's server."""
+        """The process id of each host's server."""
         return ray.get([actor.pid.remote() for actor in self._actors])
 
     def look(self) -> None:

@@ -36,8 +36,8 @@ BASE = [flag for flag in BASE_FLAGS if flag not in ("-shared", "-fPIC", "-fvisib
 OBJDUMP = shutil.which("aarch64-linux-gnu-objdump") or ""
 DRIVER = Path(__file__).with_name("driver.cpp").read_text()
 START, STEP, FIRST = 0x100000000000, 4096, 8192
-"""Of the shared memory in the emulated process (driver.cpp): where it begins, and where in it the step's
-struct and the first array lie."""
+"""The shared memory begins at START in the emulated process (driver.cpp); the step's struct lies at offset
+STEP in it, and the first array at offset FIRST."""
 EMULATED_CPUS = {"neonbf16": "max", "neon": "cortex-a72"}
 ARM = CpuIdentity(
     model="ARM", architecture="aarch64", features=frozenset({"asimd", "atomics", "bf16"}), usable_cores=2
@@ -49,7 +49,7 @@ def has_zig() -> bool:
 
 
 def missing() -> str:
-    """What keeps this machine from running ARM64 programs, or ""."""
+    """Return what keeps this machine from running ARM64 programs, or an empty string."""
     if not QEMU:
         return "no qemu-aarch64-static: apt-get install qemu-user-static"
     if not CROSS and not has_zig():
@@ -220,7 +220,7 @@ def _image_of(machine: Machine) -> Image:
         *executor._tables,
         executor._parts,
         *coded,
-        *executor.layout.position_tables,
+        *executor._positions.arrays,
         *weights._packed.values(),
         executor._scratch,
     ]
@@ -230,7 +230,7 @@ def _image_of(machine: Machine) -> Image:
 
 
 def emulated(layout: Layout, cache: Path, *, threads: int = 2, decode_once_from: int = 2) -> Machine:
-    """As cpu_harness.machine, on an emulated ARM64 CPU."""
+    """Make the same machine as cpu_harness.machine, but on an emulated ARM64 CPU."""
     library: Any = EmulatedLibrary(compiled(layout, cache), layout.isa)
     weights = RandomWeights(layout.program, forms=layout.forms)
     executor = CpuExecutor(

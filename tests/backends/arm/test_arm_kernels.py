@@ -4,12 +4,16 @@ lossless forms, and what stands in the inner loops. Run with -m arm (scripts/arm
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from firelane.backends.cpu.codegen.codegen import generate
 from firelane.backends.cpu.codegen.layout import Layout
+from firelane.contract import AdapterLimits
+from firelane.program.adapters import with_adapters
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor
 from tests.backends.arm.emulation import (
@@ -72,7 +76,7 @@ def test_ops_agree_with_their_references(driven: Machine, name: str) -> None:
 
 
 def generated(m: Machine, steps: list[list[Chunk]], slot: int) -> list[bytes]:
-    """What the slot's rows gave in each step that samples it."""
+    """Return the bytes that the slot's rows gave in each step that samples it."""
     m.executor.pages[:] = 0xFF
     for other in range(4):
         m.greedy(other, np.random.default_rng(other % 2).integers(0, 331, 100).tolist())
@@ -122,6 +126,15 @@ def test_inner_loops_multiply_and_do_not_spill(kernel_cache: Path, isa: str, ope
     products = [loop for loop in loops if sum(line.startswith(operation) for line in loop) >= 8]
     assert len(products) >= 5
     assert not [line for loop in products for line in loop if "[sp" in line]
+
+
+@pytest.mark.parametrize(("isa", "spec"), [("neonbf16", "bf16"), ("neon", "f32")])
+def test_kernels_of_adapters_compile(kernel_cache: Path, isa: str, spec: str) -> None:
+    asked = AdapterLimits(max_adapters=2, max_rank=20)
+    program = with_adapters(dense_program(SPECS[spec]), asked)
+    layout = replace(layout_of(program, isa), adapter_limits=asked)
+    assert "lora_expand" in generate(layout)
+    assert compiled(layout, kernel_cache).exists()
 
 
 @pytest.mark.skipif(not has_zig(), reason="no zig: pip install 'firelane[compiler]'")

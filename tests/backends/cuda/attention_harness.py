@@ -150,7 +150,7 @@ class Scene:
         return cache
 
     def tables(self, pieces: Sequence[Piece], spare: int) -> StepTables:
-        """As the step's first kernel leaves them; what is beyond the counts is garbage."""
+        """Return the tables as the step's first kernel leaves them, with garbage beyond the counts."""
         tokens = sum(p.length for p in pieces)
         sizes = StepLimits(
             max_num_seqs=len(pieces) + spare,
@@ -169,7 +169,7 @@ class Scene:
         for i, p in enumerate(pieces):
             first_kv_split, first_tile = (len(kv_splits), -1) if p.in_kv_splits else (-1, len(tiles))
             row = [p.slot, p.start, p.length, token, first_kv_split, first_tile, 0, 0]
-            tables.chunks[i] = torch.tensor(row, dtype=torch.int32)
+            tables.chunks[i, : len(row)] = torch.tensor(row, dtype=torch.int32)
             kept = slice(kept_from(self.span, p.start) // self.block_size, -(-p.end // self.block_size))
             tables.block_tables[GROUP, i, kept] = torch.from_numpy(self.blocks[p.slot, kept]).int()
             if p.in_kv_splits:

@@ -52,7 +52,7 @@ class LaunchMemory:
         self._locate(addresses, size, "atomic")
 
     def _locate(self, addresses: Addresses, size: int, kind: str) -> NDArray[np.int64]:
-        """Where the bytes at the addresses stand in _writer and _reader."""
+        """Return the indices in _writer and _reader of the bytes at these addresses. Raises IndexError."""
         if not self._starts.size:
             raise IndexError(f"{kind} out of bounds: the launch has no tensors")
         owner = np.maximum(np.searchsorted(self._starts, addresses, side="right") - 1, 0)

@@ -21,9 +21,9 @@ from triton.backends.compiler import GPUTarget
 from firelane.backends.cuda.device.launch import Launch
 
 WGMMA, ASYNC_COPY, WIDE_LOADS, ONLY_WGMMA = "wgmma", "cp.async", "16 B loads", "wgmma alone"
-"""What a case may need of its PTX: tensor cores by warp group, copies to shared memory behind the program's
-back, some loads of 16 bytes for each thread, and no tensor cores but by warp group: sums of others may have
-other bits."""
+"""A case may need these of its PTX: products by warp group, asynchronous copies to shared memory, some loads
+of 16 bytes for each thread, and no products but those by warp group, as sums of others may have other bits.
+"""
 
 _PATTERNS = {
     WGMMA: re.compile(r"wgmma\.mma_async"),
@@ -53,9 +53,9 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """Of a compiled kernel. registers: of a thread. stack, local: bytes of a thread, not 0 where it spills.
-    shared: bytes of a program. layouts: how its products are spread over its warps; with several of them sums
-    pass through shared memory on their way from one product to the next."""
+    """The resources that a compiled kernel takes. registers: of a thread. stack, local: bytes of a thread,
+    not 0 where it spills. shared: bytes of a program. layouts: how its products are spread over its warps;
+    with several of them sums pass through shared memory on their way from one product to the next."""
 
     registers: int
     stack: int
@@ -67,7 +67,7 @@ class Resources:
 
     @property
     def programs(self) -> int:
-        """How many programs one multiprocessor holds at once."""
+        """The number of programs that one multiprocessor holds at once."""
         threads = 32 * self.warps
         registers = -(-self.registers // 8) * 8 * threads
         shared = self.shared + _RESERVED_BYTES
@@ -85,7 +85,7 @@ class Resources:
 
 
 class OnlyATarget:
-    """What Triton's driver answers while it compiles."""
+    """Stands in for Triton's driver while a kernel compiles: an sm_90 device that nothing runs on."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)

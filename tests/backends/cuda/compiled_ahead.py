@@ -1,4 +1,4 @@
-"""What compile_all() leaves to a kernel's first launch, by the installed Triton and a driver that only notes.
+"""Lists the work that compile_all() leaves to a kernel's first launch, with a driver that only notes.
 
     python -m tests.backends.cuda.compiled_ahead     a JSON object: made -> the threads that made it
 

@@ -1,4 +1,4 @@
-"""What the compiler made of attention, beyond what every kernel is checked for.
+"""Prints facts about compiled attention kernels, beyond those that every kernel is checked for.
 
     python -m tests.backends.cuda.compiled_attention     a JSON object: case -> facts
 
@@ -43,7 +43,7 @@ def facts(case: Case) -> dict[str, object]:
 
 
 def layouts(text: str) -> list[str]:
-    """Of each reduction over a tile's scores; how rows are spread is left out."""
+    """Return the layout of each reduction over a tile's scores, without how its rows are spread."""
     named = dict(_LAYOUT.findall(text))
     return sorted({_ROWS.sub(r"\1 = [rows, ", named[name]) for name in _REDUCED.findall(text)})
 

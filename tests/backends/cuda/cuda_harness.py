@@ -98,7 +98,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         sizes = self.executor.limits
-        self.inputs = StepInputs.allocate(sizes)
+        self.inputs = StepInputs.allocate(sizes, self.executor.features_in)
         self.shuffle(0)
 
     def shuffle(self, seed: int) -> None:

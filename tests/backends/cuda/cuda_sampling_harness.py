@@ -80,7 +80,7 @@ class Sampler:
     def _ask(self, row: int, logits: np.ndarray, request: Request) -> None:
         slot, state = self.slot(row), self.state.slots()
         self.logits[row, : self.vocab] = torch.from_numpy(np.array(logits, np.float32))
-        self.tables.rows[row] = torch.tensor([row, slot, request.position, request.kind])
+        self.tables.rows[row] = torch.tensor([row, slot, request.position, request.kind, slot])
         state.sampling[slot] = request.params[0]
         for field, values in (
             (state.tokens, request.tokens),

@@ -32,7 +32,7 @@ def copy_each(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 @dataclass(frozen=True)
 class HostGraph:
-    """What was captured, run again for each replay."""
+    """Runs the captured work again for each replay."""
 
     work: Callable[[], None]
 
@@ -41,7 +41,7 @@ class HostGraph:
 
 
 class HostFence:
-    """Of what is done already."""
+    """Waits for nothing: the work before it is done already."""
 
     def wait(self, limit_s: float = WAIT_LIMIT_S, given_up: Callable[[], str] = lambda: "") -> None:
         pass

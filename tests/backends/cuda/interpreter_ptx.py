@@ -271,4 +271,4 @@ INSTRUCTIONS: Mapping[str, Instruction] = {
     "clz": _leading_zeros,
 }
 _SIGN_MATTERS = frozenset({"shr", "mul.hi", "min", "max", "bfe"})
-"""Of these the plain entry is the unsigned one: a signed use needs an entry of its own."""
+"""The plain entries of these instructions are the unsigned ones: a signed use needs an entry of its own."""

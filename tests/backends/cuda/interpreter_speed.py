@@ -167,7 +167,8 @@ def _check_only_what_differs() -> None:
 
 
 def _are_alike(a: Any, b: Any) -> bool:
-    """Of numbers, not of pointers, which are no operands of most operations."""
+    """Tell whether two numbers have one key. Pointers are never alike: they are no operands of most
+    operations."""
     return _key(a) == _key(b) and type(a.scalar) is core.dtype
 
 

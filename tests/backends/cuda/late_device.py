@@ -14,7 +14,7 @@ from tests.backends.cuda.host_device import HostDevice, copy_each
 
 @dataclass
 class Stream:
-    """What was started and has not run; `started` counts all that ever was."""
+    """Holds the work that was started and has not run. started: counts all that ever was."""
 
     works: list[Callable[[], None]] = field(default_factory=list)
     started: int = 0

@@ -74,7 +74,7 @@ def coded_matrix(parts: Sequence[Bits]) -> CodedMatrix:
 
 
 def uncoded_matrix(parts: Sequence[np.ndarray]) -> PlainMatrix:
-    """Of bits of bf16 or of float32: every weight in its place."""
+    """Build a matrix from the bits of bf16 or of float32 numbers, with every weight in its place."""
     data = padded(parts)
     tensor = torch.from_numpy(data) if data.dtype == np.float32 else bf16(data)
     return PlainMatrix(

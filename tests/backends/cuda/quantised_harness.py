@@ -15,7 +15,7 @@ from firelane.backends.cuda.weights import coded_reference as reference
 from firelane.backends.cuda.weights.escape_codes import bounds_of, zero_escapes
 from firelane.backends.cuda.weights.matrices import FP4, FP8, HALF_BYTES, INT4, QuantisedMatrix
 from firelane.backends.cuda.weights.quantised_weights import half_bytes
-from firelane.weights.formats.codebooks import E4M3
+from firelane.weights.formats.codebooks import e4m3
 from firelane.weights.quantized.numbers import E2M1
 from tests.weights.files import to_bf16
 
@@ -47,7 +47,7 @@ class Quantised:
 
     @property
     def bits(self) -> np.ndarray:
-        """Of bf16 [rows, k]."""
+        """The bits of the bf16 numbers that the codes stand for, [rows, k]."""
         numbers = numbers_of(self.codes, self.form) * self._spread(self.scales, 0)
         return to_bf16(numbers if self.minima is None else numbers - self._spread(self.minima, 1))
 
@@ -60,7 +60,7 @@ class Quantised:
 def numbers_of(codes: np.ndarray, form: Form) -> np.ndarray:
     """float32."""
     if form.numbers in (FP8, FP4):
-        return (E4M3 if form.numbers == FP8 else E2M1)[codes]
+        return (e4m3() if form.numbers == FP8 else E2M1)[codes]
     if form.numbers == INT4:
         return codes.astype(np.float32) - (0 if form.minima else 8)
     return codes.view(np.int8).astype(np.float32)
@@ -89,7 +89,7 @@ def random_part(form: Form, rows: int, k: int, *, seed: int = 0) -> Quantised:
 
 
 def _leveled_part(form: Form, rows: int, k: int, rng: np.random.Generator) -> Quantised:
-    """As K-quants have them."""
+    """Draw a part with scales of two levels, as K-quants have them."""
     shape, count = (rows, k // form.group_size), 1 + form.minima
     scales, minima = (rng.integers(20, 64, shape).astype(np.float32) for _ in range(2))
     units = (0.001 + 0.001 * rng.random((count, rows, k // 256))) * [[[1]], [[4]]][:count]

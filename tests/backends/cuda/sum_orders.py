@@ -1,4 +1,4 @@
-"""How the compiler lays out what a kernel sums up over threads: the order of the sum follows from that.
+"""Shows how the compiler lays out what a kernel sums up over threads: the order of the sum follows from that.
 
     python -m tests.backends.cuda.sum_orders
 

@@ -65,7 +65,7 @@ def test_values_that_are_a_part_of_their_keys(shape: HeadShape) -> None:
 
 
 def test_latents_in_float32() -> None:
-    """Of more heads than a program has rows."""
+    """Latents in float32 are attended to by more heads than a program has rows."""
     scene = Scene(
         shape=replace(LATENTS["rank 32"], heads=37), dtype=DType.F32, max_len=300, has_sinks=True, softcap=2.5
     )
@@ -104,7 +104,8 @@ def test_capped_scores_and_sinks_have_the_same_bits_in_every_step(scores: dict[s
 
 @pytest.mark.parametrize(("group", "head_dim"), [(4, 16), (3, 256)])
 def test_tiles_of_fewer_tokens_than_fill_one(group: int, head_dim: int) -> None:
-    """As the tables have them where layers differ in the size of a group; the same bits."""
+    """A tile of fewer tokens gives the same bits. The tables have such tiles where layers differ in the size
+    of a group."""
     shape = heads(group, head_dim)
     narrow, full = (Scene(shape=shape, max_len=60, tile_tokens=tokens) for tokens in (5, 0))
     pieces = [Piece(0, 20, 33)]

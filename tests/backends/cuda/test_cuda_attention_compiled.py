@@ -1,4 +1,4 @@
-"""What the compiler made of attention for sm_90; see compiled_attention.py."""
+"""These tests check what the compiler made of attention for sm_90, as compiled_attention.py prints it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ def test_the_rule_gives_what_kernels_can_run(shape: ProductShape) -> None:
 
 
 def stage_bytes(shape: ProductShape, config: LinearConfig) -> int:
-    """Of weights and rows that a program keeps on their way; a coded matrix's rows stay one turn longer."""
+    """Return the bytes of weights and rows that a program keeps on their way. A coded matrix's rows stay one
+    turn longer."""
     features = config.features * (1 + shape.gated)
     if shape.is_coded and not config.decode_first:
         return features * 192 + config.row_tile * 256 * (config.stages + 1) // config.stages

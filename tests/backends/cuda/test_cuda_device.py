@@ -54,6 +54,9 @@ class FakeCuda:
     def get_device_properties(self, _: torch.device) -> Any:
         return SimpleNamespace(name="fake", multi_processor_count=3)
 
+    def current_device(self) -> int:
+        return 0
+
     def graph_pool_handle(self) -> int:
         return 0
 
@@ -85,6 +88,17 @@ def test_every_thread_replays_on_the_devices_own_stream(cuda: FakeCuda) -> None:
     assert cuda.log == [("replay", "stream 1"), ("replay", "stream 1"), ("event", "stream 1")]
     cuda.note("afterwards")
     assert cuda.log[-1] == ("afterwards", "default")
+
+
+def test_a_device_is_the_threads_current_one_unless_it_is_named(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "current_device", lambda: 2)
+    opened = []
+    monkeypatch.setattr(cuda, "get_device_properties", opened.append)
+    CudaDevice()
+    CudaDevice(1)
+    assert opened == [torch.device("cuda", 2), torch.device("cuda", 1)]
 
 
 def test_work_is_captured_on_the_devices_own_stream(cuda: FakeCuda) -> None:

@@ -87,7 +87,7 @@ KINDS = {
 
 @pytest.mark.parametrize("program", KINDS.values(), ids=KINDS)
 def test_layers_of_every_kind_give_the_same_bits_in_any_company_and_form(program: Program) -> None:
-    """Of experts, from one row of one to all of them, and to none."""
+    """The number of rows that an expert gets varies between steps, from none to all."""
     found: list[list[bytes]] = []
     token_by_token = [[Chunk(0, p, 1), Chunk(1, p, 1)] for p in range(4)]
     for coded, steps in ((False, [[Chunk(1, 0, 4)]]), (True, token_by_token)):
@@ -126,7 +126,7 @@ def copied(state: SlotState) -> SlotState:
 
 
 def bits(m: Machine, chunks: list[list[Chunk]], slot: int) -> list[bytes]:
-    """Of the hidden state at every position of `slot`."""
+    """Return the bytes of the hidden state at every position of `slot`."""
     found: list[bytes] = []
     for step in chunks:
         inputs = m.fill([replace(c, score=c.slot == slot) for c in step])

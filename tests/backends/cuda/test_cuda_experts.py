@@ -14,7 +14,7 @@ from quantised_harness import Form, quantised_matrix, random_part
 
 from firelane.backends.cuda.device.linear_config import LinearConfig
 from firelane.backends.cuda.device.shapes import round_up
-from firelane.backends.cuda.kernels.matmul.experts import expert_gated, expert_linear
+from firelane.backends.cuda.kernels.matmul.experts import expert_gated, expert_linear, expert_squared
 from firelane.backends.cuda.step.row_groups import RowGroups
 from firelane.backends.cuda.weights.matrices import FP4, INT4, Matrix
 from firelane.program.ops import GELU_TANH, SILU, Gate
@@ -128,6 +128,24 @@ def run_experts_linear(matrix: Matrix, layer: Layer, rows: Rows, config: LinearC
     return parts[:, : rows.count, : layer.rows].transpose(0, 1).numpy()
 
 
+def run_experts_squared(matrix: Matrix, layer: Layer, rows: Rows, config: LinearConfig = SMALL) -> np.ndarray:
+    """[count, picks * rows]. Nothing else is written."""
+    width = layer.picks * layer.rows
+    out = output(rows.max_rows, width)
+    expert_squared(matrix, rows.x, out, **Grouped(layer, rows).operands(config)).run()
+    assert out[rows.count :].isnan().all()
+    assert out[:, width:].isnan().all()
+    return out[: rows.count, :width].numpy()
+
+
+def squared_loops(layer: Layer, rows: Rows) -> np.ndarray:
+    out, shares = np.empty((rows.count, layer.picks, layer.rows), np.float32), layer.shares(rows.count)
+    for row, slot, expert in slots(layer, rows.count):
+        made = true_values(layer.of_expert(expert)[0]) @ rows.values[row] + layer.bias[expert]
+        out[row, slot] = np.square(np.maximum(made * shares[row, slot], 0))
+    return out.reshape(rows.count, -1)
+
+
 def gated_loops(layer: Layer, rows: Rows, gate: Gate) -> np.ndarray:
     out, shares = np.empty((rows.count, layer.picks, layer.rows), np.float32), layer.shares(rows.count)
     for row, slot, expert in slots(layer, rows.count):
@@ -168,6 +186,26 @@ def test_gated_equals_loops(form: str, count: int, max_rows: int) -> None:
 def test_down_equals_loops(form: str, count: int, max_rows: int) -> None:
     x = slot_rows(DOWN, count, max_rows=max_rows)
     assert_near(run_experts_linear(FORMS[form](DOWN.parts), DOWN, x), down_loops(DOWN, x))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("count", "max_rows"), [(1, 1), (19, 25)])
+def test_squared_equals_loops(form: str, count: int, max_rows: int) -> None:
+    x = random_rows(count, DOWN.k, max_rows=max_rows)
+    found = run_experts_squared(FORMS[form](DOWN.parts), DOWN, x)
+    assert 0 < (found == 0).sum() < found.size
+    assert_near(found, squared_loops(DOWN, x))
+
+
+def test_squared_is_the_same_in_any_company_and_config() -> None:
+    x = random_rows(19, LARGE_DOWN.k, max_rows=33, seed=5)
+    whole = run_experts_squared(plain_matrix(LARGE_DOWN.parts), LARGE_DOWN, x)
+    for config in CONFIGS.values():
+        found = run_experts_squared(plain_matrix(LARGE_DOWN.parts), LARGE_DOWN, x, config)
+        np.testing.assert_array_equal(found, whole)
+    alone = random_rows(1, LARGE_DOWN.k, seed=5)
+    found = run_experts_squared(coded_matrix(LARGE_DOWN.parts), LARGE_DOWN, alone)
+    np.testing.assert_array_equal(found, whole[:1])
 
 
 def test_gated_without_bias_and_shares_has_the_bits_of_the_dense_product() -> None:

@@ -1,4 +1,4 @@
-"""What is made of the exceptions of torch, Triton and the driver."""
+"""Exceptions of torch, Triton and the driver become errors of Firelane's own."""
 
 from __future__ import annotations
 

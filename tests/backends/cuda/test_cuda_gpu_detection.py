@@ -1,4 +1,4 @@
-"""What is said of a machine's GPU: of this machine as it is, and of drivers made up in C++."""
+"""The detection describes a machine's GPU: this machine's as it is, and drivers made up in C++."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def drive(m: Machine, steps: Sequence[Sequence[Chunk]], *, depth: int) -> list[b
 
 
 def poison_inputs(inputs: StepInputs) -> None:
-    """What a step was started with is free again when its wait() has returned."""
+    """Overwrite what a step was started with: it is free again when the step's wait() has returned."""
     for array in (inputs.chunk_slot, inputs.chunk_start, inputs.chunk_len, inputs.row_slot, inputs.row_kind):
         array[:] = 0x7F7F7F
 

@@ -1,4 +1,4 @@
-"""What carries a launch's tensors to a GPU and back; the host's memory stands for the device's here."""
+"""A launch's tensors are carried to a GPU and back; the host's memory stands for the device's here."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def check(tables, state, sizes, chunks, rows=()):
     assert_untouched(tables.tiles, len(tiles), 2)
     assert torch.equal(tables.counts, tables.staged[PARITY].counts)
     assert torch.equal(tables.chunks, tables.staged[PARITY].chunks)  # poison behind the last one in both
-    assert tables.rows[: len(rows)].tolist() == [list(row) for row in rows]
-    assert_untouched(tables.rows, len(rows), 4)
+    assert tables.rows[: len(rows)].tolist() == [[*row, row[t.ROW_SLOT]] for row in rows]
+    assert_untouched(tables.rows, len(rows), t.ROW_COLUMNS)
 
 
 def want_pairs(records):

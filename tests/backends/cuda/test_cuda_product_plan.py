@@ -6,7 +6,7 @@ import pytest
 
 from firelane.backends.cuda.lowering.buckets import Bucket
 from firelane.backends.cuda.lowering.product_plan import ProductPlan
-from firelane.program.ops import Cast, Embed, Linear, Op, RMSNorm
+from firelane.program.ops import Cast, Embed, Linear, Op, RMSNorm, TellFeatures
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight
 
@@ -36,6 +36,7 @@ PROGRAMS = {
     "to a norm": (program(norm(MADE)), True),
     "to a norm behind a block": (program(norm(MADE, STREAM)), True),
     "to a cast": (program(Cast(x=MADE, out=END)), True),
+    "to what is told": (program(TellFeatures(x=MADE, first=0)), True),
     "scaled": (program(norm(MADE), scale=0.5), True),
     "capped": (program(norm(MADE), softcap=3.0), False),
     "as the residual": (program(norm(STREAM, MADE)), False),

@@ -110,7 +110,7 @@ def test_gated_products_are_those_of_the_bf16_matrix(form: Form) -> None:
 
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[2], FORMS[-1]], ids=str)
 def test_inputs_that_fill_no_tile(form: Form) -> None:
-    """As gpt-oss's experts have: no range is looked for then."""
+    """Inputs of gpt-oss's experts fill no tile either: no range is looked for then."""
     part = random_part(form, 64, 224, seed=6)
     rows = random_rows(2, 224)
     wanted = run_linear(uncoded_matrix([part.bits]), rows, LinearConfig(row_tile=16))

@@ -34,7 +34,7 @@ from firelane.weights.formats.formats import Grouping
 from firelane.weights.formats.grouped import fitted as codes_fitted
 from firelane.weights.gguf.blocks import FORMATS as GGUF_FORMATS
 from firelane.weights.gguf.blocks import decode
-from firelane.weights.gguf.types import TYPES
+from firelane.weights.gguf.header import TYPES
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
@@ -118,7 +118,7 @@ def assert_same(matrix: QuantisedMatrix, plain: PlainMatrix) -> None:
 
 @pytest.mark.parametrize("kind", UNITS_AT)
 def test_scales_of_two_levels(kind: str) -> None:
-    """Of GGUF's larger blocks, with padding rows."""
+    """Scales of two levels in GGUF's larger blocks are loaded with padding rows."""
     rows, k, grouping = 70, 768, GGUF_FORMATS[kind].grouping
     assert grouping is not None
     codes = codes_fitted(decode(kind, gguf_blocks(kind, rows * k // 256)).joined(rows), grouping)

@@ -87,7 +87,7 @@ def test_two_processes_give_the_tokens_of_one_and_end_together(checkpoint: Path)
 
 
 def test_two_stages_have_two_steps_in_flight(checkpoint: Path) -> None:
-    """Of a sequence each, every second one begun before the first has ended."""
+    """Each step holds one sequence, and every second step begins before the first has ended."""
     other = PROMPT[::-1]
     single = Batch(alone(checkpoint))
     want = [single.generate(slot, prompt, 3) for slot, prompt in enumerate((PROMPT, other))]

@@ -16,6 +16,7 @@ from firelane.contract import SAMPLE, SCORE, StepLimits
 from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.program.features import with_hidden, with_streams
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.checkpoints.fitting import fitted
 from tests.backends.cuda.host_device import HostDevice
@@ -43,10 +44,11 @@ def _lean():
         yield
 
 
-def outputs(directory: Path, layout: RankLayout, rank: int, device: Device) -> bytes:
-    """Tokens and log-probabilities of a prompt in two parts, and of a decoded token."""
+def outputs(directory: Path, layout: RankLayout, rank: int, device: Device, *, tells: bool = False) -> bytes:
+    """Tokens and log-probabilities of a prompt in two parts, and of a decoded token. tells: and features."""
     checkpoint = Checkpoint.open(directory)
     whole = fitted(load_program(read_config(directory)), checkpoint)
+    whole = with_hidden(with_streams(whole, (1, 0))) if tells else whole
     program = rank_program(whole, layout, rank)
     weights = load_weights(program, checkpoint, device, threads=1)
     limits = replace(LIMITS, spans=program.spans, state_bytes=program.state_bytes)
@@ -62,12 +64,15 @@ def outputs(directory: Path, layout: RankLayout, rank: int, device: Device) -> b
         got, rows = batch.step(chunk), len(chunk[3])
         assert rank != layout.sampler or np.isfinite(got.logprobs[:rows]).all()
         found += got.tokens[:rows].tobytes() + got.logprobs[:rows].tobytes() + got.top_ids[:rows].tobytes()
+        found += got.features[: chunk[2]].tobytes()
     return found
 
 
-def of_ranks(directory: Path, layout: RankLayout) -> bytes:
+def of_ranks(directory: Path, layout: RankLayout, *, tells: bool = False) -> bytes:
     group = HostGroup(layout)
-    work: Callable[[int, Device], bytes] = lambda rank, device: outputs(directory, layout, rank, device)  # noqa: E731
+    work: Callable[[int, Device], bytes] = lambda rank, device: outputs(  # noqa: E731
+        directory, layout, rank, device, tells=tells
+    )
     return group.run(work)[layout.sampler]
 
 
@@ -85,8 +90,14 @@ def test_the_bits_of_one_rank(family: str, layout: RankLayout, tmp_path: Path) -
     assert of_ranks(directory, layout) == alone
 
 
+def test_features_have_the_bits_of_one_rank(tmp_path: Path) -> None:
+    directory = make_checkpoint("llama3", "bfloat16", tmp_path)
+    alone = outputs(directory, RankLayout(), 0, HostDevice(warm=False), tells=True)
+    assert of_ranks(directory, RankLayout(tp=2), tells=True) == alone
+
+
 def test_the_bits_of_one_rank_in_codes(tmp_path: Path) -> None:
-    """Of groups of 32 inputs that the ranks cut through."""
+    """The ranks cut through groups of 32 inputs."""
     directory = write_quantized("int4", tmp_path, CONFIG | {"num_hidden_layers": 1})
     alone = outputs(directory, RankLayout(), 0, HostDevice(warm=False))
     assert of_ranks(directory, RankLayout(tp=2)) == alone

@@ -38,6 +38,8 @@ class Piece:
     slot: int = 0
     state_from: int = ZERO_STATE
     state_save: int = NO_SNAPSHOT
+    drafted: int = 0
+    state_spare: int = -1
 
 
 def value(name: str, width: int, dtype: DType = DType.F32) -> Value:
@@ -98,8 +100,9 @@ class Layer:
         tables, token = poisoned_tables(limits()), 0
         for i, p in enumerate(pieces):
             length = p.last - p.first
-            record = [p.slot, p.first, length, token, -1, 0, p.state_from, p.state_save]
-            tables.chunks[i] = torch.tensor(record, dtype=torch.int32)
+            record = [p.slot, p.first, length, token, -1, 0]
+            record += [p.state_from, p.state_save, p.drafted, p.state_spare]
+            tables.chunks[i, : len(record)] = torch.tensor(record, dtype=torch.int32)
             tables.token_chunk[token : token + length] = i
             token += length
         tables.counts[t.CHUNKS], tables.counts[t.TOKENS] = len(pieces), token
@@ -195,6 +198,28 @@ def test_the_same_bits_however_it_is_cut(op: DeltaRule | StateSpace | ShortConv)
         assert torch.equal(layer.states[5], snapshot)
         layer.step([Piece(0, 4)])
     assert layer.states[[2, 4]].isnan().all(), "wrote to states of others"
+
+
+@EACH
+@pytest.mark.parametrize("known", [1, 2, 3])
+def test_the_state_behind_a_draft_is_spare(op: DeltaRule | StateSpace | ShortConv, known: int) -> None:
+    """Each of two goes on from its live state, and from the spare one, which is written again."""
+    layer = Layer(op)
+    whole = layer.step([Piece(0, 9, slot=3)])
+    layer.step([Piece(0, 2), Piece(0, 2, slot=1)])
+    draft = {"drafted": 2, "state_from": 0, "state_save": 5, "state_spare": 4}
+    both = layer.step([Piece(2, 4 + known, **draft), Piece(2, 3, slot=1, state_from=1)])
+    np.testing.assert_array_equal(both, whole[[*range(2, 4 + known), 2]])
+    assert torch.equal(layer.states[0], layer.states[5])
+    np.testing.assert_array_equal(layer.step([Piece(2 + known, 8, state_from=0)]), whole[2 + known : 8])
+    layer.states[0] = layer.states[5]
+    draft = {"drafted": 1, "state_from": 4, "state_spare": 4}
+    found = layer.step([Piece(4 + known, 6 + known, **draft), Piece(3, 5, slot=1, state_from=1)])
+    np.testing.assert_array_equal(found, whole[[*range(4 + known, 6 + known), 3, 4]])
+    for state, first in ((0, 5 + known), (4, 6 + known)):
+        rest = layer.step([Piece(first, 9, slot=3, state_from=state)]) if first < 9 else whole[9:]
+        np.testing.assert_array_equal(rest, whole[first:])
+    assert layer.states[2].isnan().all(), "wrote to states of others"
 
 
 @EACH

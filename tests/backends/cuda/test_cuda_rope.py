@@ -228,7 +228,7 @@ def test_options_as_the_reference_has_them(name):
 
 @pytest.mark.parametrize("heads", [SMALL, SHAPES["9/9x128"]], ids=["one program", "two"])
 def test_queries_alone_leave_the_pages_as_they_were(heads):
-    """Of a layer that attends to another's keys."""
+    """A layer that attends to another layer's keys writes no pages."""
     c = case(heads, norm=replace(norm_of(heads), k=None), keys=False)
     qkv = random_rows(c)
     result = run(c, filled(qkv, 12), max_tokens=12)

@@ -30,8 +30,8 @@ def limits(**changes: int) -> StepLimits:
     return StepLimits(**{**settings, **changes})
 
 
-def stage(chunks, rows=(), *, sizes=None, max_kv_splits=None):
-    """chunks: (slot, start, length); rows: (token, slot, position, kind)."""
+def stage(chunks, rows=(), *, masks=(), sizes=None, max_kv_splits=None):
+    """chunks: (slot, start, length); rows: (token, slot, position, kind); masks: row_mask."""
     sizes = sizes or limits()
     tables = StepTables.allocate(sizes, tile_tokens=TILE_TOKENS, device=HostDevice())
     inputs = StepInputs.allocate(sizes)
@@ -39,6 +39,7 @@ def stage(chunks, rows=(), *, sizes=None, max_kv_splits=None):
         inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = chunk
     for i, row in enumerate(rows):
         inputs.row_token[i], inputs.row_slot[i], inputs.row_position[i], inputs.row_kind[i] = row
+    inputs.row_mask[: len(masks)] = masks
     inputs.num_chunks, inputs.num_rows = len(chunks), len(rows)
     inputs.num_tokens = sum(length for _, _, length in chunks)
     stager = Stager(tables, tile_tokens=TILE_TOKENS)
@@ -73,9 +74,17 @@ def test_rows_are_copied_and_those_with_logits_counted():
     rows = [(0, 3, 0, SAMPLE), (4, 1, 3, EMBED), (5, 1, 4, SCORE), (6, 2, 9, EMBED), (7, 2, 10, EMBED)]
     _, counts, _, tables = stage([(3, 0, 1), (1, 0, 8)], rows)
     assert (counts[t.ROWS], counts[t.LOGIT_ROWS]) == (5, 3)
-    assert tables.staged[0].rows[:5].tolist() == [list(row) for row in rows]
+    assert tables.staged[0].rows[:5].tolist() == [[*row, row[t.ROW_SLOT]] for row in rows]
     assert stage([(0, 0, 2)], [(1, 0, 1, EMBED)])[1][t.LOGIT_ROWS] == 0
     assert stage([(0, 0, 2)])[1][t.LOGIT_ROWS] == 0
+
+
+def test_rows_behind_drafted_tokens_read_masks_of_their_own():
+    rows = [(0, 3, 5, SAMPLE), (1, 3, 6, SAMPLE), (2, 3, 7, SAMPLE), (3, 1, 2, SAMPLE)]
+    sizes = limits()
+    tables = stage([(3, 5, 3), (1, 2, 1)], rows, masks=[0, 1, 4, 0], sizes=sizes)[3]
+    slots = sizes.max_num_seqs
+    assert tables.staged[0].rows[:4, t.ROW_MASK].tolist() == [3, slots, slots + 3, 1]
 
 
 def test_what_has_no_room_among_the_kv_splits_is_attended_in_tiles():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from firelane.backends.cuda import loader
-from firelane.engine.pages import page_fetcher, tier_reads
+from firelane.engine.pages import page_waits, tier_reads
 from firelane.engine.process.standby import EngineStandby
 from firelane.engine.process.tiers import open_tiers
 from firelane.engine_config import ExecutorConfig, TiersConfig
@@ -45,7 +45,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough on however slow a machine."""
     monkeypatch.setattr(tier_reads, "UNKNOWN_S", 60.0)
     for name in ("LEAST_S", "MOST_S", "UNKNOWN_S"):
-        monkeypatch.setattr(page_fetcher, name, 60.0)
+        monkeypatch.setattr(page_waits, name, 60.0)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the page's tests do again and again."""
+"""Helpers that the page's tests share: a visit by a browser, and streams of events."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ class Visit:
 
     def send(self, text: str) -> Visit:
         """With Enter; returns when the answer is complete."""
+        turns = self.page.locator(".turn").count()
         self.page.fill("#message", text)
         self.page.press("#message", "Enter")
+        self.page.wait_for_function("n => document.querySelectorAll('.turn').length > n", arg=turns)
         return self.settled()
 
     def settled(self) -> Visit:
@@ -93,6 +95,10 @@ class Visit:
         """From now on requests get this stream."""
         body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
         self.page.route(path, lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+
+
+Open = Callable[..., Visit]
+"""Opens the page in a browser; conftest's `visit` is one."""
 
 
 def chat_events(*texts: str) -> list[dict[str, Any]]:

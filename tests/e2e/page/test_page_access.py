@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from e2e_support import wait_until
-from page_support import Visit, chat_events
+from page_support import Open, Visit, chat_events
 
-Open = Callable[..., Visit]
 CONTROLS = {
     *("button", "link", "textbox", "combobox", "spinbutton", "slider", "checkbox", "radio", "dialog"),
     *("progressbar", "form", "region", "navigation", "figure", "img", "list", "table"),

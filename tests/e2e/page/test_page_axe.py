@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from e2e_support import wait_until
-from page_support import Visit, chat_events
+from page_support import Open, Visit, chat_events
 from test_page_markdown import SAMPLE
 from test_page_tools import call_events, choice_events
 
-Open = Callable[..., Visit]
 SIZES = {"wide": {"width": 1280, "height": 800}, "phone": {"width": 375, "height": 667}}
 
 

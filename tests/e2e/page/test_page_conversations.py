@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from e2e_support import wait_until
-from page_support import Visit, chat_events
+from page_support import Open, Visit, chat_events
 
-Open = Callable[..., Visit]
 TITLES = "#kept .title"
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from e2e_support import wait_until
-from page_support import Visit
+from page_support import Open, Visit
 
 from firelane.bench.server import ServerProcess
 from firelane.gateway.tenants.keyfile import hashed
 
-Open = Callable[..., Visit]
-
 
 def fact(tab: Visit, list_id: str, name: str) -> str:
-    """What stands beside a term of a <dl>."""
+    """Return the text beside a term of a <dl>."""
     return (
         tab.page.locator(f"#{list_id} > div", has=tab.page.get_by_text(name, exact=True))
         .locator("dd")
@@ -333,3 +331,17 @@ def test_tokens_and_text_are_brought_together(tab: Visit) -> None:
     assert pieces("a😀b", ["a", "�", "�", "b"]) == ["a", "😀", "b"]  # a character of two tokens
     assert pieces("stop", ["st", "op", "here"]) == ["st", "op"]
     assert pieces("", ["x"]) == []
+
+
+def test_the_page_tells_of_drafts(visit: Open, server: ServerProcess) -> None:
+    tab = visit().ready()
+    tab.page.click("a[data-view=dashboard]")
+    wait_until(lambda: fact(tab, "totals", "Drafted tokens") != "")
+
+    def shown() -> bool:
+        drafts = stats_of(server)["drafts"]
+        right = fact(tab, "totals", "Drafted and right").split(" (")[0]
+        seen = number(fact(tab, "totals", "Drafted tokens")), number(right)
+        return seen == (drafts["tokens"], drafts["accepted"])
+
+    wait_until(shown)

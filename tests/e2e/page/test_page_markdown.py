@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from e2e_support import wait_until
-from page_support import Visit, chat_events
+from page_support import Open, Visit, chat_events
 
 from firelane.bench.server import ServerProcess
 
-Open = Callable[..., Visit]
 SAMPLE = """# Files
 
 Use `open()` in a **with** block, *always*; see [the docs](https://docs.example/a_(b)) or https://example.org/a_b.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 
 import pytest
-from page_support import Visit
+from page_support import Open, Visit
 
-Open = Callable[..., Visit]
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "size": {"enum": [1, 2, 3]}},

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from page_support import Visit, chat_events
+from page_support import Open, Visit, chat_events
 
-Open = Callable[..., Visit]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 

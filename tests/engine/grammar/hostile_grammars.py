@@ -32,7 +32,7 @@ def rules(count: int, form: str) -> str:
 
 
 def tokens(count: int, form: str) -> str:
-    """As `rules`, of terminals: they become one regular expression."""
+    """Make the chain of `rules` from terminals, which become one regular expression."""
     return rules(count, form).replace("r", "R").replace("staRt", "start")
 
 
@@ -42,9 +42,30 @@ def conjunction(count: int) -> str:
     return "start: S\nS: /.*/ " + " ".join(f'& ~(/.*/ "{i}" /.*/)' for i in range(count))
 
 
+def tags(depth: int, content: str) -> str:
+    """Structural tags in each other, with `content` in the innermost one."""
+    return '{"type":"tag","begin":"<","content":' * depth + content + ',"end":">"}' * depth
+
+
 ENDLESS = "start: T r\nr: /a/ /b/ | r T T r\nT: /a*/\n"
 """It compiles; a mask behind `aa` is never done, and takes memory."""
+EXCLUDED = json.dumps({"type": "any_text", "excludes": [f"{i:b}" * 300 for i in range(64)]})
 HOSTILE = [
+    ("tags", "structural_tag", tags(16, '{"type":"regex","pattern":"((a{1,100}){1,100}){1,100}"}'), None),
+    (
+        "a grammar in tags",
+        "structural_tag",
+        tags(1, '{"type":"grammar","grammar":"start: start","syntax":"lark"}'),
+        "tag",
+    ),
+    ("a pattern in tags", "structural_tag", tags(1, '{"type":"regex","pattern":"("}'), "the structural tag"),
+    ("excluded texts", "structural_tag", EXCLUDED, None),
+    (
+        "very deep tags",
+        "structural_tag",
+        tags(5000, '{"type":"const_string","value":"a"}'),
+        "the structural tag",
+    ),
     ("nested repeats", "regex", r"((a{1,100}){1,100}){1,100}b", None),
     ("exact nested repeats", "regex", r"((a{100}){100}){100}", "the regular expression"),
     ("nested stars", "regex", r"(x+x+)+y|(a*)*b", None),

@@ -20,6 +20,7 @@ from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import check_size
 from firelane.engine.grammar.trial_process import start_trial
 from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
+from firelane.text.schemas.constraints import single_line
 from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
@@ -43,7 +44,7 @@ def encode():
 
 
 def compiled(compiler: GrammarCompiler, kind: str, text: str) -> CompiledGrammar | str:
-    """As the queue's thread does it: with its stack."""
+    """Compile a grammar as the queue's thread does it, with a stack of the same size."""
     grammar = Grammar(kind, text)
     found: list[CompiledGrammar | str] = []
 
@@ -67,6 +68,28 @@ def accepts(grammar: CompiledGrammar, ids: list[int]) -> bool:
     return matcher.consume_tokens(ids) and matcher.is_accepting()
 
 
+TAGS = json.dumps(
+    {
+        "type": "triggered_tags",
+        "triggers": ["<f"],
+        "tags": [
+            {
+                "type": "tag",
+                "begin": "<f>",
+                "content": {
+                    "type": "json_schema",
+                    "json_schema": single_line({"type": "object", "properties": {"a": {"type": "integer"}}}),
+                },
+                "end": "</f>",
+            }
+        ],
+        "at_least_one": True,
+        "stop_after_first": False,
+        "excludes": [],
+    }
+)
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "good", "bad"),
     [
@@ -76,6 +99,7 @@ def accepts(grammar: CompiledGrammar, ids: list[int]) -> bool:
         ("regex", "é+", "éé", "e"),
         ("lark", 'start: "a" start | "b"', "aab", "aa"),
         ("gbnf", 'root ::= "x" num*\nnum ::= [0-9]', "x12", "12"),
+        ("structural_tag", TAGS, '<f>{"a": 1}</f> or <f>{"a": 2}</f> <', '<f>{"a": 1} </f>'),
         ("json_schema", "{}", '[1,{"a":null}]', "[1"),
         ("json_schema", '{"type": "object"}', '{"a":1}', "[]"),
         ("json_schema", '{"type": "object"}', '{"a":{"b":[1,2]}}', '{"a": \n{"b":[1,2]}}'),

@@ -91,7 +91,7 @@ def test_an_engine_that_can_try_out_nothing_any_more_ends(compiler, queue) -> No
 
 
 def errors_of(queue: GrammarQueue) -> list[FirelaneError | None]:
-    """Of the next requests whose wait is over."""
+    """Wait for the next requests that are done; return their errors."""
     until_s = time.monotonic() + PATIENCE_S
     while not (found := queue.take()):
         assert time.monotonic() < until_s

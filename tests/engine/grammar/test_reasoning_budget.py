@@ -28,7 +28,7 @@ def model(path: Path, marks: tuple[str, ...], *, special: bool) -> Path:
 
 
 class Text:
-    """What a model of these marks may write."""
+    """A text that a model of these marks writes under a budget of reasoning."""
 
     def __init__(self, path: Path, budget: int, *, begun: bool) -> None:
         self._tokenizer = load_tokenizer(path)

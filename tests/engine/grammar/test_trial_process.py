@@ -87,6 +87,9 @@ replaced = Replacements()
 confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [model])
 helpers = fork_trials(replaced)
 serve_only()
+assert len(helpers._helpers) == 1
+helpers.check()
+assert len(helpers._helpers) == 2 and not replaced.counts
 limits = GrammarLimits(trial_wall_s=2.0 if number == signal.SIGSTOP else 600.0, trial_cpu_s=600.0)
 sandbox = Sandbox(model, 4096, limits, helpers.connected, replaced)
 SLOW = Grammar("regex", "(a|b)*a(a|b){11}")

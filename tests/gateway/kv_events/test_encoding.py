@@ -15,7 +15,7 @@ HIGH = (1 << 64) - 1
 
 
 def batch(*events: Any, rank: int = 0, medium: str = "CPU") -> Any:
-    """What a subscriber that knows nothing of the fields sees."""
+    """Encode a batch, and decode it as a subscriber that knows nothing of the fields."""
     payload = BatchEncoder(block_size=2, medium=medium, rank=rank).encode(1700000000.5, list(events))
     return msgspec.msgpack.decode(payload)
 
@@ -56,7 +56,7 @@ def test_a_salt_is_an_extra_key_of_the_first_block():
 
 
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
-    """As a client of vLLM declares it."""
+    """A batch as a client of vLLM declares it."""
 
     ts: float
     events: list[Stored | Removed | Cleared]

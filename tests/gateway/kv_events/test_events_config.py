@@ -1,4 +1,4 @@
-"""What `--kv-events-config` takes, and what it says to the rest."""
+"""`--kv-events-config` takes vLLM's fields, and refuses others."""
 
 from __future__ import annotations
 

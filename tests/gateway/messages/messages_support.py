@@ -1,4 +1,4 @@
-"""What tests of /v1/messages share."""
+"""Helpers that tests of /v1/messages share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def told(service: Service, *messages: Any, **fields: Any) -> Any:
 
 
 def refused(answer: Any, status: int, kind: str) -> str:
-    """What is said of an error in Anthropic's form."""
+    """Check that an answer is an error in Anthropic's form; return its message."""
     assert answer.status_code == status, answer.text
     body = answer.json()
     assert set(body) == {"type", "error", "request_id"}
@@ -43,7 +43,7 @@ def refused(answer: Any, status: int, kind: str) -> str:
 
 
 def events(answer: Any) -> list[Any]:
-    """Of a stream, each of which says twice what it is."""
+    """Parse the events of a stream, each of which names its kind twice."""
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
     made = []

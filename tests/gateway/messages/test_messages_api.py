@@ -348,7 +348,7 @@ def test_models_in_both_forms(service):
 
 
 def test_many_tools_of_long_names(service):
-    """As programs have them that take the tools of several servers along, by the servers' names."""
+    """Some programs bring the tools of several servers, each name with its server's name before it."""
     tools = [
         {"name": f"mcp__{'directory-of-people'}__{'find_' * 16}{i:05}", "input_schema": {"type": "object"}}
         for i in range(200)

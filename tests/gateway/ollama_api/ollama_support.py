@@ -1,4 +1,4 @@
-"""What tests of Ollama's API share."""
+"""Helpers that tests of Ollama's API share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines(answer: Any) -> list[Any]:
 
 
 def refused(answer: Any, status: int = 400) -> str:
-    """What is said of an error in Ollama's form."""
+    """Check that an answer is an error in Ollama's form; return its message."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()

@@ -10,6 +10,7 @@ from taught_model import CALL, prompt
 
 from firelane.gateway.apis.ollama.types import OPTION_HINTS
 from firelane.gateway.tenants.keyfile import hashed
+from firelane.request_limits import MOST_DRAFTED
 from tests.text.toy_model import write_model
 
 KEY = "a-key-of-acme-0123456789"
@@ -78,6 +79,16 @@ def test_options(service):
     assert (sampling.seed >= 0, sampling.repetition_penalty) == (True, 1)
 
 
+@pytest.mark.parametrize(("asked", "most"), [(None, -1), (-1, -1), (0, 0), (8, 8), (10_000, MOST_DRAFTED)])
+def test_drafts_are_bounded(service, asked, most):
+    for ask in (chat, generate):
+        ask(service, options={} if asked is None else {"draft_num_predict": asked})
+        assert service.engine.submitted[-1].most_drafted == most
+    assert "draft_num_predict" in refused(
+        post(service, "/api/chat", messages=user(), options={"draft_num_predict": "many"})
+    )
+
+
 def test_hints_are_named(service):
     answer = post(service, "/api/chat", messages=user(), keep_alive="5m", options={"num_ctx": 9}, think=False)
     names = answer.headers["x-ignored-fields"].split(", ")
@@ -90,7 +101,7 @@ def test_hints_are_named(service):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("context", [1, 2]), ("images", ["aGk="]), ("suffix", "end"), ("template", "{{ .Prompt }}")),
+        *(("context", [1, 2]), ("images", ["aGk="]), ("template", "{{ .Prompt }}")),
         *(("width", 8), ("height", 8), ("steps", 2)),
     ],
 )

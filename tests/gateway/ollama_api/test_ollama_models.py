@@ -1,4 +1,4 @@
-"""What Ollama's clients ask of a server: models, versions, vectors, whether it is there."""
+"""Ollama's clients ask a server for its models, versions and vectors, and whether it is there."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def test_files_of_models_that_stay_are_here(service):
 
 @pytest.fixture
 def pulls(service, monkeypatch):
-    """Of a model of which ten bytes come; of a failure, where there is one in the list that it gives."""
+    """Stand in for the pull of a model: ten bytes come, or it fails with a message of the list that this
+    gives."""
     control, failures, done = service.gateway.services.control, list[str](), [0]
 
     async def pull(_model):

@@ -23,6 +23,7 @@ class Exchange:
         self.request, self.told = request, []
         self.started = self.gone = False
         self.on_gone = self.error_form = None
+        self.extra_headers = b"x-ignored-fields: a\r\n"
 
     def respond(self, status, body, *, content_type, headers=b"") -> None:
         self.started = self.gone = True
@@ -141,6 +142,41 @@ def test_streams_pass_as_they_come_and_interim_answers_do_not() -> None:
         assert exchange.told == [EVENT_STREAM, b"one", b"two", "end"]
 
     run(work, answer)
+
+
+def test_lines_of_a_stream_s_head_pass_once() -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    answer += b"cache-control: no-cache\r\nx-ignored-fields: b\r\nx-stream-id: 1\r\n"
+    answer += b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+
+    async def work(scene: Scene) -> None:
+        exchange = await scene.ask()
+        assert exchange.extra_headers == b"x-ignored-fields: a\r\nx-stream-id: 1\r\n"
+
+    run(work, answer)
+
+
+@pytest.mark.parametrize("body", [b'{"stream":true}', b""])
+def test_a_request_is_handed_on_when_its_body_was_read(body) -> None:
+    async def work(scene: Scene) -> None:
+        request = Request()
+        request.method, request.path, request.query = b"POST", b"/a", b""
+        exchange = Exchange(request)
+        exchange.extra_headers += b"x-request-id: req-1\r\n"
+        relay = RequestRelay(scene._connect)
+        answered = asyncio.create_task(relay.forward(exchange, body))
+        await asyncio.sleep(0)
+        assert relay.open == 1
+        await answered
+        assert relay.open == 0
+        assert exchange.told == [(200, b"ok", b"", b"x-ignored-fields: b\r\n")]
+        assert exchange.extra_headers == b"x-request-id: req-1\r\n"
+        head, _, sent = scene.got.partition(b"\r\n\r\n")
+        assert b"x-request-id: req-1" in head.split(b"\r\n")
+        assert sent == (b"f\r\n%b\r\n0\r\n\r\n" % body if body else b"")
+
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-ignored-fields: b\r\n\r\nok"
+    run(work, answer, b"true}\r\n0\r\n\r\n" if body else b"\r\n\r\n")
 
 
 def test_a_head_is_answered_by_the_length_of_what_a_get_gives() -> None:

@@ -160,7 +160,7 @@ def test_an_engine_that_dies_fails_the_stream(service):
 
 
 def test_a_call_of_a_namespaces_function(service):
-    """As Codex asks: the model reads a name, the answer says whose it is."""
+    """Codex asks in this way: the model reads one name, and the answer says whose function it is."""
     service.text = '<tool_call>{"name": "crm.find", "arguments": {}}</tool_call>'
     find = {"type": "function", "name": "find", "parameters": {"type": "object"}}
     space = {"type": "namespace", "name": "crm", "description": "x", "tools": [find]}

@@ -11,8 +11,6 @@ from firelane.api.stored.responses import FunctionTool, ResponsesRequest
 from firelane.errors import RequestError
 from firelane.gateway.apis.responses.chat import as_chat
 from firelane.gateway.apis.responses.tools import left_out, names_of
-from firelane.gateway.conversations.conversation_store import ConversationStore
-from firelane.gateway.conversations.response_store import ResponseStore
 from firelane.gateway.conversations.turn import ConversationStores, begin_turn
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
 
@@ -24,7 +22,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 def chat(**body: Any) -> Any:
     request = msgspec.convert(body, ResponsesRequest)
     request.check()
-    turn = begin_turn(request, ConversationStores(ResponseStore(0), ConversationStore(0)), ANONYMOUS_ADMIN)
+    turn = begin_turn(request, ConversationStores.of(0), ANONYMOUS_ADMIN)
     return as_chat(request, turn.earlier, turn.own)
 
 
@@ -91,7 +89,7 @@ SPACE = {
     "type": "namespace",
     "name": "crm",
     "description": "x",
-    "tools": [{"type": "function", "name": "f"}, {"type": "function", "name": "g"}, {"type": "custom"}],
+    "tools": [{"type": "function", "name": "f"}, {"type": "function", "name": "g"}, {"type": "mcp"}],
 }
 
 

@@ -73,7 +73,7 @@ class Stream:
 
 
 def accumulated(stream: Stream) -> Any:
-    """What the official client makes of the events."""
+    """Return the response that the official client builds from the events."""
     state = ResponseStreamState(input_tools=omit, text_format=omit)
     for event in stream.events:
         state.handle_event(EVENTS.validate_python(event))
@@ -96,7 +96,7 @@ def test_a_text():
 
 def test_text_events_and_content_deltas_are_one_item():
     stream = Stream()
-    stream.written += stream.form.content_chunk(0)("a")
+    stream.written += stream.form.content_chunks(0)(["a"])
     stream.deltas(Content("b"))
     stream.written += stream.form.event(ChoiceResult(0, "c", [], "stop"), None)
     stream.written += stream.form.closing(USAGE)

@@ -9,8 +9,7 @@ import pytest
 
 from firelane.errors import RateLimitError
 from firelane.gateway.tenants.counts import LocalCounts, LocalRecord, SharedCounts
-from firelane.gateway.tenants.quota import HELD_TOKENS, RUNNING, Quota
-from firelane.gateway.tenants.tenant import Tenant
+from firelane.gateway.tenants.tenant import HELD_TOKENS, RUNNING, Quota, Tenant
 
 
 class Shared:

@@ -92,10 +92,11 @@ def test_identify_and_reload(tmp_path, caplog):
     for headers in ({}, {b"authorization": b"Basic " + KEY.encode()}, {b"authorization": b"Bearer x"}):
         with pytest.raises(AuthenticationError):
             tenants.identify(headers)
-    write(path, "broken")
-    tenants.reload()
-    assert "keys_not_reloaded" in caplog.text
-    assert tenants.identify(bearer).name == "acme"
+    for number, text in enumerate(("broken", "a = " + "[" * 100_000), 1):
+        write(path, text)
+        tenants.reload()
+        assert caplog.text.count("keys_not_reloaded") == number
+        assert tenants.identify(bearer).name == "acme"
     other = new_key()
     write(path, entry(other))
     tenants.reload()

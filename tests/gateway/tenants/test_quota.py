@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.errors import RateLimitError
-from firelane.gateway.tenants.quota import Quota, TokenBucket, duration
-from firelane.gateway.tenants.tenant import Tenant
+from firelane.gateway.tenants.tenant import Quota, Tenant, TokenBucket, duration
 
 
 class Clock:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from firelane.contract import HostPages
-from firelane.kv.incoming import STATES, WantedPage
+from firelane.kv.pool import STATES, WantedPage
 from firelane.kv.tiers import CachedMemory, HostTier, TierAdmission
 from firelane.kv.tiers.reader import TierReader
 from firelane.kv.tiers.writer import PagesToStore, TierWriter

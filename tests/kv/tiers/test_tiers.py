@@ -1,4 +1,5 @@
-"""What every tier does, and what the one on a drive does with files that are not its own, or not whole."""
+"""All tiers hold to one contract; the tier on a drive also leaves files that are not its own, and takes no
+damaged ones."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ import pytest
 
 from firelane.text.gguf.sampling import advised_sampling
 from firelane.text.model_files import read_model_files
-from firelane.text.sampling import default_sampling
+from firelane.text.prompt import default_sampling
 
 
 def float32(value: float) -> float:
-    """As it is read from a file."""
+    """Round a value to float32, as it is read from a file."""
     return float(np.float32(value))
 
 

@@ -90,7 +90,7 @@ ORIGINALS: dict[str, tuple[list[pre_tokenizers.PreTokenizer], bool, bool, bool]]
     ),
     "kimi-k2": ([_split(KIMI_PATTERN)], False, False, False),
 }
-"""As the tokenizer.json of a model of that kind has it."""
+"""The pre-tokenizers in the tokenizer.json of a model of each kind."""
 
 
 @cache
@@ -112,7 +112,7 @@ def trained(pre: str) -> tokenizers.Tokenizer:
 
 
 def metadata_of(core: tokenizers.Tokenizer, pre: str) -> Metadata:
-    """As a converter writes it: names of tokens, their types, and merges."""
+    """Return the metadata as a converter writes it: names of tokens, their types, and merges."""
     model = json.loads(core.to_str())["model"]
     tokens = [core.id_to_token(i) for i in range(core.get_vocab_size())]
     added = core.get_added_tokens_decoder()
@@ -259,7 +259,8 @@ def converted_sp(*, prefix: bool) -> tokenizers.Tokenizer:
 
 @cache
 def gemma() -> GemmaTokenizer:
-    """As transformers builds Gemma 4's, of a vocabulary with tokens of bytes and runs of line ends."""
+    """Build a tokenizer like Gemma 4's with transformers, of a vocabulary with tokens of bytes and runs of
+    line ends."""
     core = tokenizers.Tokenizer(BPE())
     core.normalizer = normalizers.Replace(" ", "\u2581")
     core.train_from_iterator(CORPUS, BpeTrainer(vocab_size=500, show_progress=False))
@@ -336,3 +337,29 @@ def test_broken_metadata_are_refused_in_a_line(name: str) -> None:
     with pytest.raises(TokenizerError, match=says) as error:
         model_files(change(metadata_of(trained("gpt-2"), "gpt-2")))
     assert "\n" not in str(error.value)
+
+
+def test_marks_of_texts_with_a_gap(tmp_path: Path) -> None:
+    core = trained("qwen2")
+    special = core.get_added_tokens_decoder()
+    names = sorted(token.content for token in special.values())[:3]
+    ids = dict(
+        zip(("fim_pre", "fim_suf", "fim_mid"), (core.token_to_id(name) for name in names), strict=True)
+    )
+    assert not read_names(metadata_of(core, "qwen2"), tmp_path)
+    told = {f"tokenizer.ggml.{role}_token_id": token for role, token in ids.items()}
+    older = {
+        "tokenizer.ggml.prefix_token_id": ids["fim_mid"],
+        "tokenizer.ggml.suffix_token_id": ids["fim_mid"],
+    }
+    found = read_names(metadata_of(core, "qwen2") | older | told, tmp_path)
+    assert found == dict(zip(("prefix", "suffix", "middle"), names, strict=True))
+    with pytest.raises(TokenizerError, match="fim_pre_token_id"):
+        model_files(metadata_of(core, "qwen2") | {"tokenizer.ggml.fim_pre_token_id": 10**7})
+
+
+def read_names(metadata: Metadata, path: Path) -> dict[str, str]:
+    """Names of marks that the gateway reads from the converted files."""
+    for name, data in model_files(metadata).items():
+        (path / name).write_bytes(data)
+    return read_model_files(path).infill_names

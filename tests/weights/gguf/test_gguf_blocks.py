@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from firelane.weights.gguf.blocks import DECODERS, decode
-from firelane.weights.gguf.types import TYPES
+from firelane.weights.gguf.header import TYPES
 
 WRITTEN = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 

@@ -97,7 +97,7 @@ def test_directory_is_made_once_and_again_when_the_file_changes(
 
 
 def test_inputs_in_another_order_keep_their_codes(tmp_path: Path) -> None:
-    """Of Qwen3.5's output projections, whose value heads lie in another order."""
+    """The value heads of Qwen3.5's output projections lie in another order."""
     row = ROWS["qwen35"]
     config = row.toy() | {"torch_dtype": "float32", "linear_value_head_dim": 32}
     tensors, name = random_tensors(config, 0), "model.layers.0.linear_attn.out_proj.weight"

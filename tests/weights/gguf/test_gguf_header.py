@@ -151,7 +151,7 @@ def test_mutated_headers_never_crash(whole: bytes, data: st.DataObject) -> None:
 
 
 def _read(data: bytes) -> tuple[list[int], str]:
-    """Where the tensors end, or what is wrong."""
+    """Read a header; return the ends of its tensors, or what is wrong with it."""
     try:
         return [t.end for t in read_header(HERE, memoryview(data)).tensors.values()], ""
     except CheckpointError as error:

@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from firelane.errors import CheckpointError
 from firelane.weights.formats.native import CodecLibrary, codec_library
-from firelane.weights.lossless import Encoded, decode, encode, planes
+from firelane.weights.lossless import planes
 from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkEncoder, checksum, decode_chunk
+from firelane.weights.lossless.codec import Encoded, decode, encode
 from firelane.weights.lossless.zstd import zstd
 from tests.weights.files import to_bf16
 

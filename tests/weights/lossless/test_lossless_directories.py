@@ -21,8 +21,8 @@ from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.lossless import output
-from firelane.weights.lossless.file import STREAM_SUFFIX
-from firelane.weights.lossless.manifest import CONFIG, MANIFEST
+from firelane.weights.lossless.manifest import MANIFEST
+from firelane.weights.lossless.marks import CONFIG, STREAM_SUFFIX
 from firelane.weights.lossless.output import OutputDirectory
 from firelane.weights.lossless.pack import MARKER, PackResult, pack, pack_nowhere
 from firelane.weights.lossless.unpack import MARKER as UNPACK_MARKER

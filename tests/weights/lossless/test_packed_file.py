@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from firelane.errors import CheckpointError
 from firelane.weights.lossless.control import FIELDS, SEAL, ControlBlock
-from firelane.weights.lossless.file import CONTROL, STREAM_SUFFIX, LosslessFile, open_weights
+from firelane.weights.lossless.file import LosslessFile, open_weights
+from firelane.weights.lossless.marks import CONTROL, STREAM_SUFFIX
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputFile
 from firelane.weights.lossless.writer import FilePacker, Rule

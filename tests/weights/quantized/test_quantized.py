@@ -18,7 +18,7 @@ from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.values import DType
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.formats.bf16 import bf16_bits
-from firelane.weights.formats.codebooks import E4M3, Codebook
+from firelane.weights.formats.codebooks import Codebook, e4m3
 from firelane.weights.formats.formats import from_panels
 from firelane.weights.formats.grouped import decode, encode, fitted
 from firelane.weights.packing.pieces import coded_format, read_codes, read_piece
@@ -161,7 +161,7 @@ def test_same_answers_as_the_twin(name: str, config: Config, tmp_path: Path) -> 
 
 def test_numbers_of_eight_bits_are_torchs() -> None:
     codes = torch.arange(256, dtype=torch.uint8)
-    np.testing.assert_array_equal(E4M3, codes.view(torch.float8_e4m3fn).float().numpy())
+    np.testing.assert_array_equal(e4m3(), codes.view(torch.float8_e4m3fn).float().numpy())
 
 
 @pytest.mark.parametrize("bits", [4, 8])

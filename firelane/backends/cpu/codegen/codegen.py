@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import singledispatch
 from typing import NamedTuple
 
-from firelane.backends.cpu.codegen import rank_calls
+from firelane.backends.cpu.codegen import adapter_calls, rank_calls
 from firelane.backends.cpu.codegen.attention_calls import (
     attention,
     attention_type,
@@ -23,6 +23,7 @@ from firelane.backends.cpu.codegen.expert_calls import (
     expert_row_scratch,
     gate_function,
 )
+from firelane.backends.cpu.codegen.feature_calls import read_features, tell_features
 from firelane.backends.cpu.codegen.integer_calls import (
     integer_panels,
     integer_rows,
@@ -63,7 +64,10 @@ from firelane.program.ops import (
     HeadLinear,
     LatentCache,
     Linear,
+    LoraExpand,
+    LoraShrink,
     Op,
+    ReadFeatures,
     Receive,
     RMSNorm,
     RopeAndCache,
@@ -74,6 +78,7 @@ from firelane.program.ops import (
     ShortConv,
     StateSpace,
     TakeRows,
+    TellFeatures,
 )
 from firelane.program.program import computes_own_rows
 from firelane.program.values import Value
@@ -87,7 +92,7 @@ TEMPLATE = """\
 // Generated from the program of {name}.
 {contract}
 #include "kernels.h"
-#if FIRELANE_PART != 2
+{more}#if FIRELANE_PART != 2
 #include "runtime.h"
 #endif
 
@@ -146,6 +151,7 @@ def generate(layout: Layout) -> str:
     return TEMPLATE.format(
         name=layout.program.name,
         contract=contract_source(),
+        more=adapter_calls.INCLUDE if layout.adapters.places else "",
         ops=len(ops),
         meetings=1 + len(layout.meetings),
         receives=_truth(layout.received),
@@ -213,6 +219,10 @@ call.register(GatherRows, rank_calls.gather_rows)
 call.register(GatherColumns, rank_calls.gather_columns)
 call.register(Send, rank_calls.send)
 call.register(Receive, rank_calls.receive)
+call.register(ReadFeatures, read_features)
+call.register(TellFeatures, tell_features)
+call.register(LoraShrink, adapter_calls.lora_shrink)
+call.register(LoraExpand, adapter_calls.lora_expand)
 
 
 def scratch_of(op: Op, layout: Layout) -> list[str]:
@@ -317,6 +327,8 @@ def _(op: GatedLinear, layout: Layout) -> str:
     kind, function = gate_function(op.gate)
     shape = f"{_tag(op.out.dtype)}, {layout.stride(op.out)}, {_flag(op.bias)}, {kind}"
     store = f"StoreGated<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}, {function}}}"
+    if op.delta is not None:
+        store = adapter_calls.delta_store(op.delta, store, op.out.width, layout)
     return _product(op, -(-op.out.width // LANES), store, layout)
 
 

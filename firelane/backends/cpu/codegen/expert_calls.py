@@ -42,13 +42,15 @@ def gate_function(gate: Gate) -> tuple[str, str]:
 
 
 def expert_gated_linear(op: ExpertGatedLinear, layout: Layout) -> str:
-    picks, n, tag = op.picks.width, op.weight.rows // 2, _tag(op.out.dtype)
-    kind, function = gate_function(op.gate)
+    picks, gated, tag = op.picks.width, op.gate.halves == 2, _tag(op.out.dtype)
+    n = op.weight.rows // op.gate.halves
+    name, made = gate_function(op.gate) if gated else ("", "")
+    kind, function = (f", {name}", [made]) if gated else ("", [])
     strides = f"{layout.stride(op.out)}, {_stride_if(op.shares, layout)}"
-    shape = f"{tag}, {picks}, {n}, {strides}, {_flag(op.bias)}, {_flag(op.shares)}, {kind}"
-    fields = (_at(op.out, layout), _vector(op.bias, layout), _at_or_null(op.shares, layout), function)
-    store = f"StoreExpertGated<{shape}>{{{', '.join(fields)}}}"
-    return _expert_product("expert_gated_linear", op, 0, -(-n // LANES), store, layout)
+    shape = f"{tag}, {picks}, {n}, {strides}, {_flag(op.bias)}, {_flag(op.shares)}{kind}"
+    fields = [_at(op.out, layout), _vector(op.bias, layout), _at_or_null(op.shares, layout), *function]
+    store = f"StoreExpert{'Gated' if gated else 'Squared'}<{shape}>{{{', '.join(fields)}}}"
+    return _expert_product("expert_gated_linear", op, 0, -(-n // (LANES if gated else PANEL)), store, layout)
 
 
 def expert_linear(op: ExpertLinear, layout: Layout) -> str:

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-import numpy as np
-from numpy.typing import NDArray
-
-from firelane.contract import StepLimits
+from firelane.backends.cpu.codegen.adapter_layout import AdapterLayout
+from firelane.contract import AdapterLimits, StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
 from firelane.program.integer_products import row_group
@@ -67,13 +65,15 @@ class CachePlace:
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """The memory layout of `program` for `limits` on `isa`; `forms` names the matrices (by weight name)
-    that lie in a coded form; `integers`: whether products with those of integer codes are of integers."""
+    that lie in a coded form; `integers`: whether products with those of integer codes are of integers;
+    adapter_limits: of the adapters that the program has room for, None for one without."""
 
     program: Program
     limits: StepLimits
     isa: str
     forms: Mapping[str, Format] = field(default_factory=dict[str, Format])
     integers: bool = False
+    adapter_limits: AdapterLimits | None = None
 
     def __post_init__(self) -> None:
         """Raises UnsupportedModelError for shapes that the kernels do not take."""
@@ -174,6 +174,27 @@ class Layout:
         return len(self.value_index)
 
     @property
+    def features_in_index(self) -> int:
+        """The number of the features that a step reads: they lie outside of the arena."""
+        return self.integer_rows_index + 1
+
+    @property
+    def features_out_index(self) -> int:
+        """The same of those that it tells."""
+        return self.integer_rows_index + 2
+
+    @property
+    def adapters_index(self) -> int:
+        """The number of the places of adapters by slot; behind it come what places have of each part, their
+        factors, and the tiles of weights."""
+        return self.integer_rows_index + 3
+
+    @cached_property
+    def adapters(self) -> AdapterLayout:
+        """The places of adapters, which lie outside of the arena."""
+        return AdapterLayout.of(self.program)
+
+    @property
     def integer_rows_bytes(self) -> int:
         """The most that the inputs of an op take as integers."""
         most = 0
@@ -239,11 +260,6 @@ class Layout:
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
         return {table: i for i, table in enumerate(self.program.position_tables)}
-
-    @cached_property
-    def position_tables(self) -> list[NDArray[np.float32]]:
-        """The tables by position, in the order of their numbers."""
-        return [table.table(self.limits.max_model_len) for table in self.table_index]
 
 
 def _apart(nbytes: int) -> int:

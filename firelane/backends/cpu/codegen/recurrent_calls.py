@@ -11,7 +11,13 @@ from firelane.program.ops import DeltaRule, Gated, Op, ShortConv, StateSpace
 MOST = 3e38
 """In place of infinity, which C++ has no literal of."""
 # The C++ types of functions of a gate.
-ACTIVATIONS = {"sigmoid": "Sigmoid", "silu": "Silu", "gelu_tanh": "GeluTanh", "none": "Factor"}
+ACTIVATIONS = {
+    "sigmoid": "Sigmoid",
+    "silu": "Silu",
+    "gelu_tanh": "GeluTanh",
+    "relu": "Relu",
+    "none": "Factor",
+}
 
 
 def gated(op: Gated, layout: Layout) -> str:

@@ -61,8 +61,8 @@ struct CreateArgs {
 
 struct StepArgs {
   std::int32_t num_chunks, num_tokens, num_rows, pad;
-  const std::int32_t *chunk_slot, *chunk_start, *chunk_len, *chunk_from, *chunk_save;
-  const std::int32_t *row_token, *row_slot, *row_position, *row_kind;
+  const std::int32_t *chunk_slot, *chunk_start, *chunk_len, *chunk_from, *chunk_save, *chunk_drafted, *chunk_spare;
+  const std::int32_t *row_token, *row_slot, *row_position, *row_kind, *row_mask;
   std::int32_t* out_tokens;
   float* out_logprobs;
   std::int32_t* out_top_ids;

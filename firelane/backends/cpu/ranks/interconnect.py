@@ -174,6 +174,7 @@ def leader_of(
     kv = config.kv_cache_bytes
     own = msgspec.structs.replace(
         config,
+        beside=config.beside and config.beside.shared_by(hosts.each),
         threads=max(1, (config.threads or len(cores)) // hosts.each),
         kv_cache_bytes=kv and max(1, kv // hosts.ranks.ranks),
         kv_cache_memory="private",

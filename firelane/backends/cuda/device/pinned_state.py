@@ -17,6 +17,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.device.device import Device
 from firelane.contract import (
+    DRAFT_MASKS,
     MAX_BIAS,
     MAX_STOP_IDS,
     SAMPLING_DTYPE,
@@ -33,8 +34,8 @@ first."""
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedState:
-    """tokens, block_tables, bias_ids, stop_ids: int32; bias_values: float32; masks: int32 (the bits of
-    uint32);
+    """tokens, block_tables, bias_ids, stop_ids, adapter: int32; bias_values: float32; masks: int32 (the bits
+    of uint32);
     params: int32 [slots, PARAM_WORDS], the bits of SAMPLING_DTYPE; shapes as in SlotState."""
 
     tokens: Tensor
@@ -44,6 +45,7 @@ class PinnedState:
     bias_values: Tensor
     stop_ids: Tensor
     masks: Tensor
+    adapter: Tensor
 
     @classmethod
     def allocate(cls, limits: StepLimits, vocab_size: int, device: Device) -> PinnedState:
@@ -55,13 +57,14 @@ class PinnedState:
             bias_ids=device.pinned(slots, MAX_BIAS),
             bias_values=device.pinned(slots, MAX_BIAS, dtype=torch.float32),
             stop_ids=device.pinned(slots, MAX_STOP_IDS),
-            masks=device.pinned(slots, vocab_size // 32 + 1),
+            masks=device.pinned(slots + DRAFT_MASKS, vocab_size // 32 + 1),
+            adapter=device.pinned(slots),
         )
 
     @classmethod
     def over(cls, state: SlotState, device: Device) -> PinnedState:
         """The state that other processes see, too, in one piece of memory."""
-        first, last = state.tokens, state.masks
+        first, last = state.tokens, state.adapter
         address = first.ctypes.data
         device.register(address, last.ctypes.data + last.nbytes - address)
         return cls(
@@ -72,6 +75,7 @@ class PinnedState:
             bias_values=torch.from_numpy(state.bias_values),
             stop_ids=torch.from_numpy(state.stop_ids),
             masks=torch.from_numpy(state.masks.view(np.int32)),
+            adapter=torch.from_numpy(state.adapter),
         )
 
     def slots(self) -> SlotState:
@@ -86,4 +90,5 @@ class PinnedState:
             bias_values=self.bias_values.numpy(),
             stop_ids=self.stop_ids.numpy(),
             masks=masks,
+            adapter=self.adapter.numpy(),
         )

@@ -71,6 +71,8 @@ def activated(x, ACT: tl.constexpr):
         x = 1.0 / (1.0 + tl.exp(-x))
     elif ACT == "silu":
         x = x / (1.0 + tl.exp(-x))
+    elif ACT == "relu":
+        x = tl.maximum(x, 0.0)
     elif ACT == "gelu_tanh":
         x = x / (1.0 + tl.exp(-((x + x * x * x * _GELU_CUBIC) * _GELU_SLOPE)))
     return x

@@ -13,7 +13,7 @@ from firelane.backends.cuda.kernels.attention.attention_tiles import attend_tile
 from firelane.backends.cuda.kernels.attention.latent import latent_cache
 from firelane.backends.cuda.kernels.attention.query_tile import split_programs
 from firelane.backends.cuda.kernels.embed import embed
-from firelane.backends.cuda.kernels.matmul.experts import expert_gated, expert_linear
+from firelane.backends.cuda.kernels.matmul.experts import expert_gated, expert_linear, expert_squared
 from firelane.backends.cuda.kernels.matmul.gated import gated_linear
 from firelane.backends.cuda.kernels.matmul.head_linear import head_linear
 from firelane.backends.cuda.kernels.matmul.linear import linear
@@ -21,6 +21,7 @@ from firelane.backends.cuda.kernels.matmul.linear_parts import linear_parts
 from firelane.backends.cuda.kernels.norms.norm import rms_norm
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.rows.cast import cast, select_rows
+from firelane.backends.cuda.kernels.rows.features import read_features, tell_features
 from firelane.backends.cuda.kernels.rows.gates import gated
 from firelane.backends.cuda.kernels.rows.route import route
 from firelane.backends.cuda.kernels.rows.store_hidden import store_hidden
@@ -57,6 +58,7 @@ from firelane.program.ops import (
     LatentCache,
     Linear,
     Op,
+    ReadFeatures,
     Receive,
     RMSNorm,
     RopeAndCache,
@@ -66,6 +68,7 @@ from firelane.program.ops import (
     Send,
     ShortConv,
     StateSpace,
+    TellFeatures,
 )
 
 
@@ -190,6 +193,22 @@ def _(op: SelectRows, to: Lowering) -> list[Work]:
 
 
 @lower.register
+def _(op: ReadFeatures, to: Lowering) -> list[Work]:
+    features, columns = to.memory.features.read, op.columns
+    assert features is not None
+    mine = features[:, :, columns.start : columns.stop]
+    return [read_features(mine, to.memory.tables, to.at(op.out), max_rows=to.bucket.tokens)]
+
+
+@lower.register
+def _(op: TellFeatures, to: Lowering) -> list[Work]:
+    features, columns = to.memory.features.told, op.columns
+    assert features is not None
+    mine = features[:, :, columns.start : columns.stop]
+    return [tell_features(to.source(op.x), to.memory.tables, mine, max_rows=to.bucket.tokens)]
+
+
+@lower.register
 def _(op: Linear, to: Lowering) -> list[Work]:
     is_head = op == to.program.head
     matrix, config = to.matrix(op.weight.name), to.config(op)
@@ -284,6 +303,8 @@ def _(op: Route, to: Lowering) -> list[Work]:
 def _(op: ExpertGatedLinear, to: Lowering) -> list[Work]:
     works, operands = to.experts(op)
     matrix = to.matrix(op.weight.name)
+    if op.gate.halves == 1:
+        return [*works, expert_squared(matrix, to.at(op.x), to.at(op.out), **operands)]
     return [*works, expert_gated(matrix, to.at(op.x), to.at(op.out), gate=op.gate, **operands)]
 
 

@@ -61,6 +61,8 @@ def plan_memory(
     """
     limits = smallest_limits(program, config, defaults)
     step = step_bytes(sizes_of(limits)) - kept_bytes(program, limits)
+    if config.beside is not None:  # its steps are taken to need as much
+        free_bytes -= config.beside.weights_bytes + config.beside.executors * (step + RESERVE_BYTES)
     left = free_bytes - weights_bytes - max(step + RESERVE_BYTES, staging_bytes)
     if left <= 0:
         raise OutOfMemoryError(

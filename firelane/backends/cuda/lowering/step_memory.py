@@ -17,6 +17,7 @@ from firelane.backends.cuda.exchange import RankExchange
 from firelane.backends.cuda.kernels.attention.attention_tiles import tile_tokens
 from firelane.backends.cuda.kernels.sampling.sample import SampleOutputs, SampleScratch
 from firelane.backends.cuda.stage_rows import StageRows
+from firelane.backends.cuda.step.feature_rows import FeatureRows
 from firelane.backends.cuda.step.kv_pages import DTYPES, KvPages
 from firelane.backends.cuda.step.row_groups import RowGroups
 from firelane.backends.cuda.step.state_pool import StatePool
@@ -105,6 +106,7 @@ class StepMemory:
     sampling: SampleScratch
     outputs: SampleOutputs
     hidden: Tensor
+    features: FeatureRows
 
     @property
     def kv_bytes(self) -> int:
@@ -146,6 +148,7 @@ class StepMemory:
             sampling=SampleScratch.allocate(program.vocab_size, rows, device),
             outputs=SampleOutputs.allocate(rows, device),
             hidden=device.pinned(MAX_IN_FLIGHT, rows, program.hidden_width, dtype=torch.float32),
+            features=FeatureRows.allocate(program, limits, device),
         )
 
 

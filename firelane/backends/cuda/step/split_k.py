@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from firelane.program.ops import Cast, LatentCache, Op, RMSNorm, RopeAndCache, Route, SelectRows
+from firelane.program.ops import (
+    Cast,
+    LatentCache,
+    Op,
+    RMSNorm,
+    RopeAndCache,
+    Route,
+    SelectRows,
+    TellFeatures,
+)
 from firelane.program.values import Value
 
 
@@ -39,7 +48,7 @@ Source = Tensor | SplitKSum
 def added_up(op: Op) -> Value | None:
     """The input whose parts the kernels of `op` add up, where it lies in parts."""
     match op:
-        case RMSNorm() | Cast() | SelectRows():
+        case RMSNorm() | Cast() | SelectRows() | TellFeatures():
             return op.x
         case RopeAndCache():
             return op.qkv

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from firelane.backends.cuda.device.shapes import ATTENTION_SPLIT
 from firelane.backends.cuda.step.tables import (
     CHUNKS,
+    DRAFTED,
     FIRST_KV_SPLIT,
     FIRST_TILE,
     FIRST_TOKEN,
@@ -16,6 +17,7 @@ from firelane.backends.cuda.step.tables import (
     LOGIT_ROWS,
     PARITY,
     ROW_KIND,
+    ROW_MASK,
     ROW_POSITION,
     ROW_SLOT,
     ROW_TOKEN,
@@ -24,6 +26,7 @@ from firelane.backends.cuda.step.tables import (
     START,
     STATE_FROM,
     STATE_SAVE,
+    STATE_SPARE,
     TILES,
     TOKENS,
     StepTables,
@@ -63,6 +66,9 @@ class Stager:
         rows[:, ROW_SLOT] = inputs.row_slot[:n]
         rows[:, ROW_POSITION] = inputs.row_position[:n]
         rows[:, ROW_KIND] = kinds
+        rows[:, ROW_MASK] = inputs.row_slot[:n]
+        drafted = np.flatnonzero(inputs.row_mask[:n])
+        rows[drafted, ROW_MASK] = len(self._chunks) - 1 + inputs.row_mask[drafted]
         if not n or kinds[-1] != EMBED:
             return n
         wanted = np.flatnonzero(kinds != EMBED)
@@ -77,6 +83,8 @@ class Stager:
         chunks[:, LENGTH] = length
         chunks[:, STATE_FROM] = inputs.chunk_from[:n]
         chunks[:, STATE_SAVE] = inputs.chunk_save[:n]
+        chunks[:, DRAFTED] = inputs.chunk_drafted[:n]
+        chunks[:, STATE_SPARE] = inputs.chunk_spare[:n]
         if inputs.num_tokens == n > 0:
             ends = np.cumsum(start // ATTENTION_SPLIT + 1)
             if ends[-1] <= self._max_kv_splits:

@@ -21,11 +21,14 @@ from firelane.contract import KEY_TILE, Chunk, Span, StepLimits, Window
 CHUNKS, TOKENS, ROWS, LOGIT_ROWS, KV_SPLITS, TILES, PARITY = range(7)
 NUM_COUNTS = 8
 # Columns of `chunks`. FIRST_KV_SPLIT is -1 of a chunk that is attended in tiles of queries, FIRST_TILE -1
-# of one that is attended in KV splits. STATE_FROM, STATE_SAVE: as StepInputs.chunk_from, chunk_save.
-SLOT, START, LENGTH, FIRST_TOKEN, FIRST_KV_SPLIT, FIRST_TILE, STATE_FROM, STATE_SAVE = range(8)
-CHUNK_COLUMNS = 8
-# Columns of `rows`: as StepInputs.row_*.
-ROW_TOKEN, ROW_SLOT, ROW_POSITION, ROW_KIND = range(4)
+# of one that is attended in KV splits. STATE_FROM, STATE_SAVE, DRAFTED, STATE_SPARE: as StepInputs has them
+# in chunk_from, chunk_save, chunk_drafted and chunk_spare. The columns behind are padding.
+SLOT, START, LENGTH, FIRST_TOKEN, FIRST_KV_SPLIT, FIRST_TILE = range(6)
+STATE_FROM, STATE_SAVE, DRAFTED, STATE_SPARE = range(6, 10)
+CHUNK_COLUMNS = 16
+# Columns of `rows`: as StepInputs.row_*; ROW_MASK is the row of SlotState.masks itself.
+ROW_TOKEN, ROW_SLOT, ROW_POSITION, ROW_KIND, ROW_MASK = range(5)
+ROW_COLUMNS = 5
 MAX_KV_SPLITS = 8192
 TABLE_ALIGNMENT = 4  # entries: so that the tables of every group begin at 16 bytes
 MAX_IN_FLIGHT = 2
@@ -35,7 +38,8 @@ MAX_IN_FLIGHT = 2
 class Staged:
     """Pinned host memory, written by submit() and read by the device until that step has ended.
 
-    counts: int32 [NUM_COUNTS]; chunks: int32 [max_num_seqs, CHUNK_COLUMNS]; rows: int32 [max_output_rows, 4].
+    counts: int32 [NUM_COUNTS]; chunks: int32 [max_num_seqs, CHUNK_COLUMNS]; rows: int32 [max_output_rows,
+    ROW_COLUMNS].
     """
 
     counts: Tensor
@@ -47,7 +51,7 @@ class Staged:
         return cls(
             counts=device.pinned(NUM_COUNTS),
             chunks=device.pinned(limits.max_num_seqs, CHUNK_COLUMNS),
-            rows=device.pinned(limits.max_output_rows, 4),
+            rows=device.pinned(limits.max_output_rows, ROW_COLUMNS),
         )
 
 
@@ -92,7 +96,7 @@ class StepTables:
             staged=tuple(Staged.allocate(limits, device) for _ in range(MAX_IN_FLIGHT)),
             counts=device.zeros(NUM_COUNTS),
             chunks=device.zeros(chunks, CHUNK_COLUMNS),
-            rows=device.zeros(rows, 4),
+            rows=device.zeros(rows, ROW_COLUMNS),
             token_ids=device.zeros(tokens),
             positions=device.zeros(tokens),
             token_chunk=device.zeros(tokens),

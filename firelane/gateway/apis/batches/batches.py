@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from firelane.api.decode import BodyDecoder
-from firelane.api.stored.batches import Batch, BatchList, BatchListQuery, BatchRequest
+from firelane.api.stored.batches import ENDPOINTS, Batch, BatchList, BatchListQuery, BatchRequest
 from firelane.api.stored.paging import PageCursor, read_query
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
@@ -38,7 +38,8 @@ class BatchHandler:
     def list_all(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("after", "limit"))
         page = PageCursor.read(fields, default=20, most=100)
-        data, more = page.cut(self._service.records.of(exchange.request.tenant.name))
+        known = self._service.records.of(exchange.request.tenant.name)
+        data, more = page.cut([batch for batch in known if batch.endpoint in ENDPOINTS])
         first, last = (data[0].id, data[-1].id) if data else (None, None)
         self._replies.json(exchange, BatchList(data=data, first_id=first, last_id=last, has_more=more))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET
 
@@ -33,9 +33,9 @@ class CompletionEncoder:
     def opening(self, index: int) -> bytes:  # noqa: ARG002
         return b""
 
-    def content_chunk(self, index: int) -> Callable[[str], bytes]:
+    def content_chunks(self, index: int) -> Callable[[Sequence[str]], bytes]:
         before = b'{"index":%d,"text":' % index
-        return self._frame.content_chunk(before, b',"logprobs":null,"finish_reason":null}')
+        return self._frame.content_chunks(before, b',"logprobs":null,"finish_reason":null}')
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
         return self._frame.head + encode_json(self._choice(part, offset)) + self._frame.tail

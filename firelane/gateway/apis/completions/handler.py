@@ -2,48 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
+from firelane.api.chat_answer import ChatResponse
 from firelane.api.completions import CompletionRequest, CompletionResponse
 from firelane.api.decode import BodyDecoder
 from firelane.api.sampling import HINTS
+from firelane.gateway.apis.chat.handler import ChatEncoder
 from firelane.gateway.apis.completions.format import CompletionEncoder
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.requests.formats import BestOf, ResponseIdentity
+from firelane.gateway.requests.formats import BestOf, ResponseEncoder, ResponseIdentity
 from firelane.gateway.requests.generation import (
     GenerationRequest,
+    new_id,
     new_identity,
     output_options,
     start_generation,
 )
 from firelane.gateway.requests.models import Models
 from firelane.gateway.requests.sinks import OutputOptions
+from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.text.schemas.constraints import grammar_of, schema_notes
+from firelane.text.tokens.tokenizer import Tokenizer
+
+NewEncoder = Callable[[ResponseIdentity, Tokenizer], ResponseEncoder]
 
 
 class CompletionHandler:
-    def __init__(self, models: Models, bodies: Bodies) -> None:
+    def __init__(self, models: Models, bodies: Bodies, streams: KeptStreams) -> None:
         self._models = models
         self._bodies = bodies
+        self._streams = streams
         self._decoder: BodyDecoder[CompletionRequest] = BodyDecoder(CompletionRequest, HINTS)
 
     def routes(self) -> Iterable[Route]:
         doc = Doc(summary="Continue a text", body=CompletionRequest, answer=CompletionResponse, stream=True)
+        fill = Doc(
+            summary="Fill a gap in a text (Mistral's form)",
+            body=CompletionRequest,
+            answer=ChatResponse,
+            stream=True,
+        )
         yield Route("POST", "/v1/completions", self.create, doc=doc)
+        yield Route("POST", "/v1/fim/completions", self.fill, doc=fill)
 
     async def create(self, exchange: Exchange) -> None:
+        body = self._streams.body_of(exchange)
         request = await self._bodies.read(exchange, self._decoder)
+        generate = partial(self._generate, request, CompletionEncoder)
+        await self._streams.answer(exchange, body, new_id("cmpl-"), generate, stream=request.stream)
+
+    async def fill(self, exchange: Exchange) -> None:
+        """Mistral's: the answer has the form of chat, and no limit where none is given."""
+        request = await self._bodies.read(exchange, self._decoder)
+        if request.max_tokens is None:
+            request.max_tokens = -1
+        await self._generate(request, ChatEncoder, new_id("fim-"), exchange)
+
+    async def _generate(
+        self, request: CompletionRequest, encoder: NewEncoder, answer_id: str, exchange: Exchange
+    ) -> None:
         model = await self._models.find_loaded(request.model, exchange, streams=request.stream)
         draws = max(request.n or 1, request.best_of or 1)
         sequences = len(request.prompts()) * draws
         with model.reserve(exchange, sequences, request.options) as reservation:
             self._bodies.ignored.note(exchange, schema_notes(request))
-            identity = new_identity("cmpl-", request, model)
+            identity = new_identity(answer_id, request, model)
             generation = GenerationRequest(
                 fields=request,
-                format=CompletionEncoder(identity, model.tokenizer),
+                format=encoder(identity, model.tokenizer),
                 options=_options(request, identity),
                 prompts=await model.prompts.completion(request, model.text_room(exchange, "prompt", request)),
                 draws=draws,

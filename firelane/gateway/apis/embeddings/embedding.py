@@ -4,7 +4,7 @@ to the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -16,9 +16,9 @@ from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import NewSequence, RequestRun, SequenceStats, TimeSlice
 from firelane.text.prompt import Prompt
-from firelane.text.tokens.encoder import pack_prompts
+from firelane.text.tokens.tokenizer import pack_prompts
 from firelane.wire.frames import (
-    FinishReason,
+    Finished,
     NewRequest,
     PagesAt,
     Pooling,
@@ -203,7 +203,7 @@ class EmbeddingInput:
     def on_waiting(self) -> None:
         """An answer in one piece has nothing to say meanwhile."""
 
-    def on_token(self, token: int, now_s: float) -> None:
+    def on_tokens(self, tokens: Sequence[int], now_s: float) -> None:
         """An embedding has none."""
 
     def on_embedding(self, values: bytes) -> None:
@@ -212,8 +212,14 @@ class EmbeddingInput:
     def on_pages(self, pages: PagesAt) -> None:
         """Nobody asked for them."""
 
-    def ending(self, reason: FinishReason) -> None:
+    def ending(self, finished: Finished) -> None:
         """An error leaves it without its vector."""
+
+    def hold(self) -> None:
+        """It has no tokens."""
+
+    def release(self) -> None:
+        """It has no tokens."""
 
     def on_end(self) -> None:
         if not self._stats.last_s:

@@ -27,6 +27,7 @@ class EmbeddingHandler:
         request = await self._bodies.read(exchange, self._decoder)
         inputs = request.inputs()
         model = await self._models.find_loaded(request.model, exchange)
+        model.check_plain(request.model)
         check_dimensions(request.dimensions, model.serving().embedding_width)
         form = VectorFormat(
             dimensions=request.dimensions,

@@ -48,6 +48,7 @@ class ScoreHandler:
     async def score(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._scores)
         model = await self._models.find_loaded(request.model, exchange)
+        model.check_plain(request.model)
         one, two = request.sides()
         if len(one) == 1:
             texts, pairs = one + two, [(0, 1 + i) for i in range(len(two))]
@@ -61,6 +62,7 @@ class ScoreHandler:
     async def rerank(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._reranks)
         model = await self._models.find_loaded(request.model, exchange)
+        model.check_plain(request.model)
         texts, name = request.texts(), request.model or model.name
         answer = Cosines(
             [(0, 1 + i) for i in range(len(texts))],

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from firelane.api.errors import ErrorEnvelope
+from firelane.errors import DeadlineError
 from firelane.gateway.apis.messages.types import THREAD_UNSUPPORTED
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.formats import encode_json
@@ -18,8 +19,8 @@ _ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnve
 OVERLOADED = 529
 _BY_STATUS = {408: "timeout_error", 413: "request_too_large"}
 _BY_TYPE = {"server_error": "api_error", "service_unavailable_error": "overloaded_error"}
-_TOLD_CODES = (THREAD_UNSUPPORTED,)
-"""Codes that Anthropic has, too."""
+_TOLD_CODES = (THREAD_UNSUPPORTED, DeadlineError.reason)
+"""Codes by which clients do something: one that Anthropic has, too, and that of a missed deadline."""
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag="text"):

@@ -16,9 +16,9 @@ from firelane.api.chat import (
     NamedFunction,
     ToolDefinition,
     ToolReference,
+    marks_of,
 )
 from firelane.api.formats import JsonSchemaFormat, ResponseFormat
-from firelane.api.reading.field_names import marks_of
 from firelane.errors import RequestError
 from firelane.gateway.apis.messages.types import (
     Content,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from firelane.gateway.apis.messages.answer import (
     ToolUseBlock,
     failure,
 )
-from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseIdentity, encode_json
+from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseIdentity, each, encode_json
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning
 
 SIGNATURE = "unsigned"
@@ -60,8 +60,8 @@ class MessagesEncoder:
         message = self._message([], None, None, self._live.read())
         return _event("message_start", message=message) + PING
 
-    def content_chunk(self, index: int) -> Callable[[str], bytes]:  # noqa: ARG002
-        return self._content
+    def content_chunks(self, index: int) -> Callable[[Sequence[str]], bytes]:  # noqa: ARG002
+        return each(self._content)
 
     def _content(self, text: str) -> bytes:
         if self._kind is not _TEXT:

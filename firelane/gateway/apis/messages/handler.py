@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
@@ -21,20 +22,23 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.formats import LiveUsage
 from firelane.gateway.requests.generation import (
     GenerationRequest,
+    new_id,
     new_identity,
     output_options,
     start_generation,
 )
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.services import Replies
+from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.text.prompt import Prompt
 
 
 class MessagesHandler:
-    def __init__(self, models: Models, bodies: Bodies, replies: Replies) -> None:
+    def __init__(self, models: Models, bodies: Bodies, replies: Replies, streams: KeptStreams) -> None:
         self._models = models
         self._bodies = bodies
         self._replies = replies
+        self._streams = streams
         self._requests: BodyDecoder[MessagesRequest] = BodyDecoder(MessagesRequest, HINTS)
         self._counts: BodyDecoder[CountTokensRequest] = BodyDecoder(CountTokensRequest, HINTS)
 
@@ -57,7 +61,12 @@ class MessagesHandler:
         yield Route("POST", path, self.count_tokens, doc=count, prepare=answer_as_anthropic)
 
     async def create(self, exchange: Exchange) -> None:
+        body = self._streams.body_of(exchange)
         request = await self._bodies.read(exchange, self._requests)
+        generate = partial(self._generate, request)
+        await self._streams.answer(exchange, body, new_id("msg_"), generate, stream=request.stream)
+
+    async def _generate(self, request: MessagesRequest, answer_id: str, exchange: Exchange) -> None:
         model = await self._models.find_loaded(request.model, exchange, streams=request.stream)
         with model.reserve(exchange, 1) as reservation:
             fields = as_chat(request)
@@ -66,7 +75,7 @@ class MessagesHandler:
             prompt = await model.assistant.encode(chat, room)
             live = LiveUsage()
             options = output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids)
-            identity, capped = new_identity("msg_", fields, model), _cap(fields, model, prompt)
+            identity, capped = new_identity(answer_id, fields, model), _cap(fields, model, prompt)
             self._bodies.ignored.note(exchange, ignored(request, chat.ignored))
             generation = GenerationRequest(
                 fields=fields,

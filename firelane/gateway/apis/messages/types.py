@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.chat import MAX_TOOLS, Name
+from firelane.api.chat import MAX_TOOLS, MarkedMessage
+from firelane.api.custom_tools import ToolName
 from firelane.api.formats import ResponseFormat
-from firelane.api.reading.field_names import MarkedMessage
 from firelane.api.reading.schemas import check_schema
 from firelane.api.sampling import INT64, AnswerFields, Object, Penalty, StopString
 from firelane.errors import RequestError
@@ -80,7 +80,7 @@ class InputMessage(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
 class MessagesTool(msgspec.Struct, kw_only=True):
     """A function that the model may call. input_schema: the JSON schema of its input, an object."""
 
-    name: Name | None = None
+    name: ToolName | None = None
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firelane.api.chat import CalledFunction, CallInMessage, ChatRequest, ContentPart, Message, ToolDefinition
+from firelane.api.chat import (
+    CalledFunction,
+    CallInMessage,
+    ChatRequest,
+    ContentPart,
+    Message,
+    ToolDefinition,
+    marks_of,
+)
 from firelane.api.completions import CompletionRequest
 from firelane.api.formats import JsonSchemaFormat, ResponseFormat
-from firelane.api.reading.field_names import marks_of
 from firelane.api.sampling import SamplingFields
+from firelane.api.speculation import DraftLimit
 from firelane.errors import RequestError
 from firelane.gateway.apis.ollama.types import (
     SAME_OPTIONS,
@@ -18,6 +26,7 @@ from firelane.gateway.apis.ollama.types import (
     OllamaOptions,
     OllamaRequest,
 )
+from firelane.request_limits import MOST_DRAFTED
 
 
 def as_chat(request: OllamaChatRequest | OllamaGenerateRequest) -> ChatRequest:
@@ -42,7 +51,7 @@ def as_chat(request: OllamaChatRequest | OllamaGenerateRequest) -> ChatRequest:
 
 def as_completion(request: OllamaGenerateRequest) -> CompletionRequest:
     """The completion request of one that is not put into a template. Raises RequestError."""
-    made = CompletionRequest(prompt=request.prompt or "", model=request.model)
+    made = CompletionRequest(prompt=request.prompt or "", suffix=request.suffix, model=request.model)
     _set_shared(made, request)
     made.logprobs = (request.top_logprobs or 0) if request.logprobs else None
     made.check()
@@ -81,6 +90,9 @@ def _set_options(fields: SamplingFields, options: OllamaOptions) -> None:
         fields.max_tokens = options.num_predict
     if options.seed == -1:
         fields.seed = None
+    if options.draft_num_predict is not None and options.draft_num_predict >= 0:
+        most = min(options.draft_num_predict, MOST_DRAFTED)
+        fields.speculative = DraftLimit(num_speculative_tokens=most)
 
 
 def _set_thinking(chat: ChatRequest, request: OllamaRequest) -> None:

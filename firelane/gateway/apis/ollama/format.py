@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,7 +51,7 @@ class OllamaEncoder:
     def opening(self, index: int) -> bytes:  # noqa: ARG002
         return b""
 
-    def content_chunk(self, index: int) -> Callable[[str], bytes]:  # noqa: ARG002
+    def content_chunks(self, index: int) -> Callable[[Sequence[str]], bytes]:  # noqa: ARG002
         return self._write
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
@@ -60,14 +60,14 @@ class OllamaEncoder:
         if offset is not None and (part.text or part.reports):
             made = self._line(self._piece(part.text, logprobs=self._logprobs(part.reports)))
         elif part.text:
-            made = self._write(part.text)
+            made = self._write([part.text])
         if part.reason is not None and self._calls:
             made += self._line(self._piece("", calls=self._calls))
         return made
 
     def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
         if isinstance(delta, Content):
-            return self._write(delta.text)
+            return self._write([delta.text])
         if isinstance(delta, Reasoning):
             return self._line(self._piece("", thinking=delta.text))
         if isinstance(delta, CallStart):

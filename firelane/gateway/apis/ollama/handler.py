@@ -72,13 +72,13 @@ class OllamaHandler:
         request = await self._bodies.read(exchange, self._generates)
         model = self._models.find_tagged(request.model, exchange.request.tenant)
         keep_s = keep_seconds(request.keep_alive)
-        if not request.prompt and keep_s == 0 and model.residence.leaves:
+        if request.asks_nothing and keep_s == 0 and model.residence.leaves:
             self._put_away(exchange, model, request)
             return
         await model.until_loaded(exchange, keep_s=keep_s)
-        if not request.prompt:
+        if request.asks_nothing:
             self._tell_loaded(exchange, model, request)
-        elif request.raw or (model.prompts.template is None and not request.system):
+        elif request.raw or request.suffix or (model.prompts.template is None and not request.system):
             await self._answer_raw(exchange, model, request)
         else:
             await self._answer(exchange, model, request)

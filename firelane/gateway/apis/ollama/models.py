@@ -27,7 +27,7 @@ from firelane.gateway.apis.ollama.types import SHOW_HINTS, OllamaShowRequest
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import ServedModel, tagged
 from firelane.gateway.services import Services
-from firelane.text.sampling import default_sampling
+from firelane.text.prompt import default_sampling
 
 API_VERSION = "0.12.11"
 """The version of Ollama whose API these paths follow: clients compare it with what they need."""
@@ -148,7 +148,10 @@ def _capabilities(model: ServedModel) -> list[str]:
     """A model without a head embeds, and writes nothing; until its first engine is ready one is assumed."""
     sizes = model.engines.sizes
     writes = sizes is None or sizes.can_generate
-    return [*(("completion", *model.assistant.abilities) if writes else ()), "embedding"]
+    if not writes:
+        return ["embedding"]
+    fills = ("insert",) if model.prompts.fills_gaps else ()
+    return ["completion", *fills, *model.assistant.abilities, "embedding"]
 
 
 def _parameters(model: ServedModel) -> str:

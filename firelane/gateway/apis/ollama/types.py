@@ -8,9 +8,8 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from firelane.api.chat import MAX_TOOLS, FunctionDefinition
+from firelane.api.chat import MAX_TOOLS, FunctionDefinition, MarkedMessage
 from firelane.api.formats import ResponseFormat
-from firelane.api.reading.field_names import MarkedMessage
 from firelane.api.sampling import INT64, AnswerFields, Penalty, StopString
 from firelane.errors import RequestError
 
@@ -20,7 +19,7 @@ HINTS = ("shift", "truncate")
 PULL_HINTS = ("insecure", "username", "password")
 SHOW_HINTS = ("verbose",)
 OPTION_HINTS = (
-    *("draft_num_predict", "embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch"),
+    *("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch"),
     *("num_ctx", "num_gpu", "num_keep", "num_thread", "numa", "penalize_newline", "repeat_last_n"),
     *("use_mlock", "use_mmap", "vocab_only"),
 )
@@ -34,7 +33,8 @@ SAME_OPTIONS = (
 
 
 class OllamaOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """num_predict 0, -1, -2: no limit but the context's. seed -1: another one each time. top_k 0: all."""
+    """num_predict 0, -1, -2: no limit but the context's. seed -1: another one each time. top_k 0: all.
+    draft_num_predict: tokens that are drafted at a time at most; 0: none, -1: as many as pay."""
 
     num_predict: Annotated[int, Meta(ge=-2, le=2**31 - 1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
@@ -43,12 +43,12 @@ class OllamaOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, INT64] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    draft_num_predict: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
 
     # Hints: see OPTION_HINTS.
-    draft_num_predict: Any = None
     embedding_only: Any = None
     f16_kv: Any = None
     logits_all: Any = None
@@ -160,9 +160,12 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
 
 
 class OllamaGenerateRequest(OllamaRequest, kw_only=True):
-    """Without a prompt it asks whether the model is loaded. raw: `prompt` is not put into the template."""
+    """Without a prompt and a suffix it asks whether the model is loaded. raw: `prompt` is not put into the
+    template. suffix: the text behind a gap that follows `prompt`, whose filling is the answer.
+    """
 
     prompt: str | None = None
+    suffix: str | None = None
     system: str | None = None
     raw: bool | None = None
 
@@ -171,6 +174,12 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
         self.check_shared()
         if self.raw and self.system:
             raise RequestError("`raw` has no `system`: put it into the prompt", param="system")
+        if self.suffix and self.system:
+            raise RequestError("`suffix` has no `system`: leave one of them out", param="system")
+
+    @property
+    def asks_nothing(self) -> bool:
+        return not self.prompt and not self.suffix
 
 
 class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.chat import ChatRequest
-from firelane.api.reading.field_names import MARKS, marks_of
+from firelane.api.chat import MARKS, ChatRequest, marks_of
 from firelane.api.stored.responses import FunctionTool, ResponsesRequest, TextFormat
 from firelane.api.stored.responses_items import CALL_TYPES, OUTPUT_TYPES, InputItem
 from firelane.errors import RequestError
 from firelane.gateway.apis.responses.parts import called_function, output_parts, parts_of
-from firelane.gateway.apis.responses.tools import ToolNames, functions, names_of
+from firelane.gateway.apis.responses.tools import CALLED, ToolNames, functions, names_of
 
 SAME_NAMES = (
     *("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "stop", "top_k"),
@@ -133,11 +132,11 @@ def _tools(request: ResponsesRequest, names: ToolNames) -> Body:
 
 def _chosen(choice: Body) -> Body:
     kind = choice.get("type")
-    if kind == "function":
-        return {"type": kind, "function": {"name": choice.get("name")}}
+    if kind in CALLED:
+        return {"type": kind, kind: {"name": choice.get("name")}}
     if kind != "allowed_tools":
         raise RequestError(
-            f"`tool_choice.type` is '{str(kind)[:40]}': supported are function, allowed_tools",
+            f"`tool_choice.type` is '{str(kind)[:40]}': supported are function, custom, allowed_tools",
             param="tool_choice",
             code="unsupported_parameter",
         )
@@ -148,6 +147,10 @@ def _chosen(choice: Body) -> Body:
 
 
 def _tool(tool: FunctionTool, name: str) -> Body:
+    if tool.type == "custom":
+        format = None if tool.format is None else msgspec.to_builtins(tool.format)
+        custom: Body = {"name": name, "description": tool.description, "format": format}
+        return {"type": "custom", "custom": custom}
     function: Body = {
         "name": name,
         "description": tool.description,

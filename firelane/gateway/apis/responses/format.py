@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,11 +21,12 @@ from firelane.api.stored.responses_items import OutputItem, ResponsesLogprob
 from firelane.api.usage import OutputTokensDetails, Usage
 from firelane.gateway.apis.responses.item_builders import (
     CallBuilder,
+    CustomCallBuilder,
     ItemBuilder,
     MessageBuilder,
     ReasoningBuilder,
 )
-from firelane.gateway.requests.formats import ChoiceResult, TokenReport, encode_json
+from firelane.gateway.requests.formats import ChoiceResult, TokenReport, each, encode_json
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
 from firelane.text.tokens.tokenizer import Tokenizer
 
@@ -96,8 +98,8 @@ class ResponsesEncoder:
         make, answer = self._events.make, self._answer
         return make("response.created", response=answer) + make("response.in_progress", response=answer)
 
-    def content_chunk(self, index: int) -> Callable[[str], bytes]:  # noqa: ARG002
-        return self._content
+    def content_chunks(self, index: int) -> Callable[[Sequence[str]], bytes]:  # noqa: ARG002
+        return each(self._content)
 
     def _content(self, text: str) -> bytes:
         before = self._item(MessageBuilder)
@@ -110,8 +112,9 @@ class ResponsesEncoder:
             return self._item(ReasoningBuilder) + self._piece(delta.text)
         if isinstance(delta, CallStart):
             namespace, name = self._own_name(delta.name)
-            start = CallStart(delta.index, delta.id, name)
-            return self._close("completed") + self._open(CallBuilder(start, namespace))
+            start = replace(delta, name=name)
+            builder = CustomCallBuilder if delta.custom else CallBuilder
+            return self._close("completed") + self._open(builder(start, namespace))
         return self._piece(delta.text)
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
@@ -171,7 +174,7 @@ class ResponsesEncoder:
         if with_logprobs and isinstance(self._builder, MessageBuilder):
             self._builder.logprobs.extend(self._logprobs(result.reports))
         for i, call in enumerate(result.calls):
-            self.delta(0, CallStart(i, call.id, call.name))
+            self.delta(0, CallStart(i, call.id, call.name, custom=call.custom))
             self.delta(0, CallArguments(i, call.arguments))
         self._finish(result.reason or "", usage)
         body = encode_json(self._answer)

@@ -29,7 +29,6 @@ from firelane.gateway.apis.responses.tools import left_out, names_of
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.conversations.background import BackgroundExchange
 from firelane.gateway.conversations.conversation_store import StoredItem
-from firelane.gateway.conversations.event_log import EventLog, EventLogs
 from firelane.gateway.conversations.turn import (
     ConversationStores,
     ConversationTurn,
@@ -41,9 +40,11 @@ from firelane.gateway.requests.formats import encode_json
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.services import Replies
+from firelane.gateway.streams.event_log import EventLog
+from firelane.gateway.streams.event_logs import EventLogs
 from firelane.text.chat.assistant import RenderedChat
 from firelane.text.prompt import Prompt
-from firelane.text.tokens.encoder import TextRoom
+from firelane.text.tokens.tokenizer import TextRoom
 
 DEFAULT_ITEMS, MOST_ITEMS = 20, 100
 INCLUDE = ("include", "include[]")
@@ -126,15 +127,15 @@ class ResponsesHandler:
         answer.status = "queued"
         queued = encode_json(answer)
         answer.status = "in_progress"
+        log = self._logs.begin(tenant, answer.id) if request.stream else None
         turn.keep_unfinished(self._kept, tenant, answer)
         format = self._format(exchange, request, turn, model, answer)
-        log = self._logs.begin(answer.id) if request.stream else None
         work = self._running[answer.id] = self._background(exchange, turn, answer, format, log)
         try:
             await self._generate(work, request, turn, model, format)
         except BaseException:
             self._running.pop(answer.id, None)
-            self._logs.forget(answer.id)
+            self._logs.forget(tenant, answer.id)
             with contextlib.suppress(NotFoundError):
                 self._store.delete(tenant, answer.id)
             raise
@@ -160,7 +161,7 @@ class ResponsesHandler:
                 turn.keep_unfinished(self._kept, exchange.request.tenant, answer)
             if log is not None:
                 self._logs.append(log, format.stopped())
-                log.end()
+                self._logs.end(log)
 
         on_events = None if log is None else partial(self._logs.append, log)
         return BackgroundExchange(exchange, answer, ended, on_events)
@@ -237,11 +238,12 @@ class ResponsesHandler:
 
     def read(self, exchange: Exchange) -> Coroutine[None, None, None] | None:
         query = _read_query(exchange.request.query)
-        entry = self._store.get(exchange.request.tenant, _id(exchange))
+        tenant = exchange.request.tenant
+        entry = self._store.get(tenant, _id(exchange))
         if not query.stream:
             self._replies.send(exchange, entry.body)
             return None
-        log = self._logs.get(entry.id)
+        log = self._logs.get(tenant, entry.id)
         if log is None:
             raise RequestError(
                 "only an answer that was made with `background` and `stream` can be streamed again, and only "
@@ -257,11 +259,12 @@ class ResponsesHandler:
         return log.follow(exchange, number)
 
     def delete(self, exchange: Exchange) -> None:
-        self._store.get(exchange.request.tenant, _id(exchange))
+        tenant = exchange.request.tenant
+        self._store.get(tenant, _id(exchange))
         if _id(exchange) in self._running:
             self._running[_id(exchange)].cancel()
-        self._logs.forget(_id(exchange))
-        self._store.delete(exchange.request.tenant, _id(exchange))
+        self._logs.forget(tenant, _id(exchange))
+        self._store.delete(tenant, _id(exchange))
         self._replies.json(exchange, ResponseDeleted(id=_id(exchange)))
 
     def cancel(self, exchange: Exchange) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from firelane.api.stored.responses_items import (
     ItemStatus,
     OutputCall,
+    OutputCustomCall,
     OutputMessage,
     OutputReasoning,
     OutputText,
@@ -83,6 +84,34 @@ class ReasoningBuilder:
         ]
 
 
+class CustomCallBuilder:
+    delta_event: ClassVar[str] = "response.custom_tool_call_input.delta"
+    delta_fields: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, start: CallStart, namespace: str | None = None) -> None:
+        self.id = _new_id("ctc")
+        self._namespace = namespace
+        self.pieces: list[str] = []
+        self._start = start
+
+    def item(self, status: ItemStatus) -> OutputCustomCall:
+        start = self._start
+        return OutputCustomCall(
+            id=self.id,
+            status=status,
+            call_id=start.id,
+            name=start.name,
+            input="".join(self.pieces),
+            namespace=self._namespace,
+        )
+
+    def opening(self) -> list[Event]:
+        return []
+
+    def closing(self) -> list[Event]:
+        return [("response.custom_tool_call_input.done", {"input": "".join(self.pieces)})]
+
+
 class CallBuilder:
     delta_event: ClassVar[str] = "response.function_call_arguments.delta"
     delta_fields: ClassVar[dict[str, Any]] = {}
@@ -112,7 +141,7 @@ class CallBuilder:
         return [("response.function_call_arguments.done", done)]
 
 
-ItemBuilder = MessageBuilder | ReasoningBuilder | CallBuilder
+ItemBuilder = MessageBuilder | ReasoningBuilder | CallBuilder | CustomCallBuilder
 """One item in the making. delta_event: type of the event for a piece of text; delta_fields: what it holds
 besides the text.
 """

@@ -43,7 +43,8 @@ def _output_part(value: Any) -> Body:
 def called_function(item: InputItem, names: ToolNames) -> Body:
     """Name and arguments of a call, by whatever tool."""
     if item.type == "custom_tool_call":
-        return {"name": item.name, "arguments": {"input": item.input}}
+        name = names.name_for_model(item.namespace, item.name or "")
+        return {"name": name, "arguments": {"input": item.input}}
     if item.name is not None:
         return {"name": names.name_for_model(item.namespace, item.name), "arguments": item.arguments}
     given = item.operation if item.type == "apply_patch_call" else item.action

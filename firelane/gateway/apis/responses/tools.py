@@ -1,4 +1,4 @@
-"""Tools of /v1/responses as the model is told of them: functions alone, each by one name."""
+"""Tools of /v1/responses as the model is told of them: functions and custom tools, each by one name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from firelane.api.stored.responses import FunctionTool
 
 SEPARATOR = "."
+CALLED = ("function", "custom")
+"""Types of tools that the model may call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ def functions(tools: list[FunctionTool]) -> list[tuple[str | None, FunctionTool]
     found: list[tuple[str | None, FunctionTool]] = []
     for tool in tools:
         if tool.type == "namespace":
-            found += [(tool.name, inner) for inner in tool.members if inner.type == "function"]
-        elif tool.type == "function":
+            found += [(tool.name, inner) for inner in tool.members if inner.type in CALLED]
+        elif tool.type in CALLED:
             found.append((None, tool))
     return found
 
@@ -55,7 +57,7 @@ def left_out(tools: list[FunctionTool]) -> list[str]:
     for i, tool in enumerate(tools):
         if tool.type == "namespace":
             inner = enumerate(tool.members)
-            names += [f"tools[{i}].tools[{j}]" for j, one in inner if one.type != "function"]
-        elif tool.type != "function":
+            names += [f"tools[{i}].tools[{j}]" for j, one in inner if one.type not in CALLED]
+        elif tool.type not in CALLED:
             names.append(f"tools[{i}]")
     return names

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 from firelane.api.models import HealthReport, ModelCard, ModelList, ModelQuery, VersionReport
 from firelane.api.stored.paging import PageCursor, read_query
+from firelane.errors import AuthenticationError
 from firelane.gateway.apis.messages.answer import ModelInfo, ModelInfoList, answer_as_anthropic
 from firelane.gateway.http.exchange import Doc, Exchange, Route, retry_line
 from firelane.gateway.requests.models import ModelState, ServedModel
 from firelane.gateway.services import Services
+from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
 from firelane.telemetry.metrics import CONTENT_TYPE
 
 ANTHROPIC = b"anthropic-version"
@@ -39,6 +41,8 @@ class ServerHandler:
         yield Route("GET", "/health", self.health, public=True, doc=health)
         yield Route("GET", "/ping", self.health, public=True, doc=health)
         yield Route("POST", "/ping", self.health, public=True, doc=health)
+        alive = Doc(summary="Whether the server answers", answer=HealthReport)
+        yield Route("GET", "/livez", self.alive, public=True, doc=alive)
         yield Route("GET", "/version", self.version, public=True, doc=version)
         yield Route("GET", "/metrics", self.metrics, admin=True, doc=metrics)
 
@@ -62,7 +66,8 @@ class ServerHandler:
         return ModelCard(
             id=name,
             created=self._created,
-            root=model.name,
+            root=name if model.adapter(name) else model.name,
+            parent=model.name if model.adapter(name) else None,
             max_model_len=model.max_model_len,
             quantization=(ready.quantization or None) if ready else None,
         )
@@ -78,20 +83,34 @@ class ServerHandler:
 
     def health(self, exchange: Exchange) -> None:
         """Health of the model that the query names, else of the first that should serve and does not: others
-        come to memory when they are asked for."""
+        come to memory when they are asked for. Who gives no key where keys are needed learns no names and no
+        reasons: those may hold paths."""
         name = read_query(exchange.request.query, ("model",)).get("model")
-        if name is not None:
-            models = [self._models.named(name)]
-        else:
+        tenant = exchange.request.tenant
+        if name is None:
             models = [model for model in self._models if not model.residence.leaves]
+        elif tenant is UNAUTHENTICATED:
+            raise AuthenticationError("the health of one model needs a key: Authorization: Bearer KEY")
+        else:
+            models = [self._models.open_named(name, tenant)]
         for model in models:
             if model.state is not ModelState.READY:
-                reason = model.reason if len(self._models) == 1 else f"{model.name}: {model.reason}"
+                reason = None if tenant is UNAUTHENTICATED else self._reason(model, tenant)
                 body = HealthReport(status=model.state.value, reason=reason)
                 self._replies.json(exchange, body, 503, headers=retry_line(model.engines.left_s))
                 return
         broken = self._broken(models)
         self._replies.json(exchange, HealthReport(status="ready", broken=broken or None))
+
+    def alive(self, exchange: Exchange) -> None:
+        """Its answer says all."""
+        self._replies.json(exchange, HealthReport(status="alive"))
+
+    def _reason(self, model: ServedModel, tenant: Tenant) -> str | None:
+        """The reason why a model does not serve, for a tenant that may ask for it, else None."""
+        if not model.open_to(tenant, model.name):
+            return None
+        return model.reason if len(self._models) == 1 else f"{model.name}: {model.reason}"
 
     def _broken(self, models: list[ServedModel]) -> dict[str, str]:
         broken = dict(self._replaced.broken)

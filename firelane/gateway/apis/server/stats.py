@@ -96,6 +96,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     tokens: dict[str, int]
     kv_blocks: dict[str, int]
     prefix_cache: dict[str, int]
+    drafts: dict[str, int]
     preemptions: int
     steps: int
     ttft: HistogramSnapshot
@@ -139,6 +140,7 @@ class StatsReport:
             tokens={"prompt": metrics.prompt_tokens.total, "generated": metrics.generated.total},
             kv_blocks={"used": stats.kv_used_blocks, "total": stats.kv_total_blocks},
             prefix_cache={"queries": stats.prefix_queries, "hits": stats.prefix_hits},
+            drafts={"tokens": stats.spec_draft_tokens, "accepted": stats.spec_accepted_tokens},
             preemptions=stats.preemptions,
             steps=stats.steps,
             ttft=_snapshot(metrics.ttft),

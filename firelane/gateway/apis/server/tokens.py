@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.models import (
+    ContentTokens,
     DetokenizeRequest,
     DetokenizeResponse,
     ModelQuery,
     TokenizeRequest,
     TokenizeResponse,
     TokenizerInfo,
+    TokenPiece,
 )
 from firelane.api.stored.paging import read_query
 from firelane.errors import RequestError
@@ -21,7 +24,7 @@ from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.services import Replies
-from firelane.text.tokens.encoder import TextRoom, unpack_ids
+from firelane.text.tokens.tokenizer import TextRoom, Tokenizer, unpack_ids
 
 
 class TokenHandler:
@@ -33,7 +36,11 @@ class TokenHandler:
         self._detokenizes: BodyDecoder[DetokenizeRequest] = BodyDecoder(DetokenizeRequest)
 
     def routes(self) -> Iterable[Route]:
-        forth = Doc(summary="Text or messages to token ids", body=TokenizeRequest, answer=TokenizeResponse)
+        forth = Doc(
+            summary="Text or messages to token ids",
+            body=TokenizeRequest,
+            answer=dict[str, Any],
+        )
         back = Doc(summary="Token ids to text", body=DetokenizeRequest, answer=DetokenizeResponse)
         info = Doc(summary="What the tokenizer is", answer=TokenizerInfo, query=ModelQuery)
         yield Route("GET", "/tokenizer_info", self.info, doc=info)
@@ -60,6 +67,9 @@ class TokenHandler:
         model = self._models.find(request.model, exchange.request.tenant)
         with model.reserve_text(exchange):
             ids = await _ids(model, request, model.counting_room(exchange, "prompt"))
+        if request.content is not None:
+            self._replies.json(exchange, _content_tokens(model.tokenizer, ids, request.with_pieces is True))
+            return
         strings = None
         if request.return_token_strs:
             strings = [model.tokenizer.core.id_to_token(token) or "" for token in ids]
@@ -80,13 +90,28 @@ class TokenHandler:
             )
         with model.reserve_text(exchange):
             text = await asyncio.to_thread(model.tokenizer.decode, request.tokens)
-        self._replies.json(exchange, DetokenizeResponse(prompt=text))
+        self._replies.json(exchange, DetokenizeResponse(prompt=text, content=text, text=text))
+
+
+def _content_tokens(tokenizer: Tokenizer, ids: list[int], with_pieces: bool) -> ContentTokens:
+    if not with_pieces:
+        return ContentTokens(tokens=[*ids])
+    return ContentTokens(tokens=[TokenPiece(id=one, piece=_piece(tokenizer.token_bytes(one))) for one in ids])
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
 
 
 async def _ids(model: ServedModel, request: TokenizeRequest, room: TextRoom) -> list[int]:
     if request.messages is None:
-        special = request.add_special_tokens is not False
-        (packed,) = await model.prompts.encoder.encode([request.prompt or ""], room, special=special)
+        native = request.content is not None
+        special = request.add_special is True if native else request.add_special_tokens is not False
+        text = (request.content if native else request.prompt) or ""
+        (packed,) = await model.prompts.encoder.encode([text], room, special=special)
         return unpack_ids(packed).tolist()
     chat = ChatRequest(
         messages=request.messages,

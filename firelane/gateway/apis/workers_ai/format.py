@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from firelane.api.errors import ErrorBody, ErrorEnvelope
 from firelane.api.usage import Usage
 from firelane.gateway.apis.workers_ai import types as api
 from firelane.gateway.apis.workers_ai.types import RunAnswer, RunCall, RunResult, RunUsage
-from firelane.gateway.requests.formats import DONE, ChoiceResult, encode_json
+from firelane.gateway.requests.formats import DONE, ChoiceResult, each, encode_json
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 
 PADDING = b"abcdefghijklmnopqrstuvwxyz0123456789"
@@ -42,8 +42,8 @@ class WorkersEncoder:
     def opening(self, index: int) -> bytes:  # noqa: ARG002
         return b""
 
-    def content_chunk(self, index: int) -> Callable[[str], bytes]:  # noqa: ARG002
-        return _content_chunk
+    def content_chunks(self, index: int) -> Callable[[Sequence[str]], bytes]:  # noqa: ARG002
+        return each(_content_chunk)
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:  # noqa: ARG002
         return _content_chunk(part.text) if part.text else b""

@@ -88,9 +88,9 @@ def _name(exchange: Exchange) -> str:
 
 
 def openai_routes(routes: Iterable[Route]) -> Iterable[Route]:
-    """Routes that Cloudflare has too, at its paths."""
+    """Routes that Cloudflare has too, at its paths. What is kept is read at the plain ones."""
     for route in routes:
-        if route.pattern in OPENAI_PATHS:
+        if route.method == "POST" and route.pattern in OPENAI_PATHS:
             yield dataclasses.replace(route, pattern=ACCOUNT + route.pattern)
 
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.chat import MAX_TOOLS, ContentPart
-from firelane.api.reading.field_names import MarkedMessage
+from firelane.api.chat import MAX_TOOLS, ContentPart, MarkedMessage
 from firelane.api.sampling import INT64, AnswerFields, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 

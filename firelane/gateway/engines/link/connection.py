@@ -1,20 +1,142 @@
-"""Bytes of one engine connection."""
+"""One engine connection: its bytes, the ids of requests on it, and the outbox before it.
+
+An engine on another host is reached anew after its network failed, and may be the same process still. The
+requests that come back to it have ids then that it has never seen: each connection has a number of its own,
+and its requests' ids begin with it (wire.numbers). So no token of before can be taken for one of now.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from firelane.errors import FrameError
-from firelane.gateway.engines.link.renumbering import Renumbering, SameIds
 from firelane.link.framing import FrameReader, encode
-from firelane.wire.frames import FromEngine, ToEngine
+from firelane.wire.frames import (
+    Abort,
+    Embedding,
+    Finished,
+    ForgetTenant,
+    Forgotten,
+    FromEngine,
+    NewRequest,
+    Rejected,
+    Started,
+    StepFrame,
+    Submit,
+    ToEngine,
+    TokenLogprobs,
+)
+from firelane.wire.numbers import SHIFT
+from firelane.wire.submissions import submissions
+
+
+class Outbox:
+    """Owned by its link. send: a frame to the engine, or nowhere while there is no connection."""
+
+    def __init__(self, send: Callable[[ToEngine], None]) -> None:
+        self._send = send
+        self._new: list[NewRequest] = []
+        self._aborts: list[int] = []
+        self._is_scheduled = False
+
+    def submit(self, request: NewRequest) -> None:
+        if request.id in self._aborts:  # of its time here before: the engine must see that first
+            self.flush()
+        self._new.append(request)
+        self._schedule()
+
+    def abort(self, request_id: int) -> None:
+        self._aborts.append(request_id)
+        self._schedule()
+
+    def clear(self) -> None:
+        """Drop all that has not been sent yet."""
+        self._new.clear()
+        self._aborts.clear()
+
+    def flush(self) -> None:
+        """Send what there is now."""
+        self._is_scheduled = False
+        new, self._new = self._new, []
+        aborts, self._aborts = self._aborts, []
+        for submission in submissions(new):
+            self._send(submission)
+        if aborts:
+            self._send(Abort(aborts))
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+
+EntryT = TypeVar("EntryT", Started, Finished, TokenLogprobs, Embedding, NewRequest)
+
+
+class SameIds:
+    """Ids that are the same on both sides."""
+
+    def sent(self, frame: ToEngine) -> ToEngine:
+        return frame
+
+    def received(self, frame: FromEngine) -> FromEngine:
+        return frame
+
+
+class Renumbering:
+    """Ids of gateway number 0, as those of another number."""
+
+    def __init__(self, number: int) -> None:
+        self._offset = number << SHIFT
+
+    def sent(self, frame: ToEngine) -> ToEngine:
+        """The frame as the engine is to see it."""
+        if isinstance(frame, Submit):
+            return Submit(_moved(frame.requests, self._offset))
+        if isinstance(frame, Abort):
+            return Abort([one + self._offset for one in frame.ids])
+        if isinstance(frame, ForgetTenant):
+            return replace(frame, id=frame.id + self._offset)
+        return frame
+
+    def received(self, frame: FromEngine) -> FromEngine:
+        """The frame as the gateway is to see it."""
+        offset = self._offset
+        if isinstance(frame, Rejected | Forgotten):
+            return replace(frame, id=frame.id - offset)
+        if not isinstance(frame, StepFrame):
+            return frame
+        return replace(
+            frame,
+            ids=[one - offset for one in frame.ids],
+            started=_moved(frame.started, -offset),
+            finished=_moved(frame.finished, -offset),
+            logprobs=_moved(frame.logprobs, -offset),
+            embeddings=_moved(frame.embeddings, -offset),
+        )
+
+
+def _moved(entries: Iterable[EntryT], offset: int) -> list[EntryT]:
+    return [replace(entry, id=entry.id + offset) for entry in entries]
+
 
 log = logging.getLogger(__name__)
-Receive = Callable[[FromEngine], None]
+MOST_TOGETHER = 32
+"""Steps whose tokens wait for each other where their frames have come together."""
+
+
+class Receive(Protocol):
+    """Acts on a frame. more: the next one is here, and is of a step, too."""
+
+    def __call__(self, frame: FromEngine, *, more: bool) -> None: ...
+
+
 Lose = Callable[[str, bool], None]
 """Hears the reason of an end that came by itself, and whether the other end closed the connection."""
 
@@ -61,15 +183,16 @@ class Connection(asyncio.Protocol):
         except FrameError as error:
             self._give_up(str(error))
             return
-        for frame in frames:
-            self._receive(frame)
+        for i, frame in enumerate(frames, 1):
+            more = i < len(frames) and i % MOST_TOGETHER != 0 and isinstance(frames[i], StepFrame)
+            self._receive(frame, more=more)
 
-    def _receive(self, frame: FromEngine) -> None:
+    def _receive(self, frame: FromEngine, *, more: bool) -> None:
         if self._is_over:  # the frame before it ended the connection
             return
         self.frames += 1
         try:
-            self._receive_frame(self._ids.received(frame))
+            self._receive_frame(self._ids.received(frame), more=more)
         except Exception:  # a defect in handling one frame must not cost the engine's other requests
             log.exception("frame_failed kind=%s", type(frame).__name__)
 

@@ -1,6 +1,4 @@
-"""The gateway's side of the frames to one engine process: one connection at a time, made again after a
-restart.
-"""
+"""The gateway's side of frames to an engine process: one connection at a time, made again after a restart."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from firelane.child_process.state import ProcessState, UnknownProcess, code_of, is_own_doing
+from firelane.child_process.child import ProcessState, UnknownProcess, code_of, is_own_doing
 from firelane.engine_state import (
     Assigned,
     Connected,
@@ -23,19 +21,15 @@ from firelane.engine_state import (
     Unreachable,
     apply,
 )
-from firelane.gateway.engines.link.connection import Connection
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.link.connection import Connection, Outbox, Renumbering
 from firelane.gateway.engines.link.delivery import Delivery
 from firelane.gateway.engines.link.erasures import Erasures
 from firelane.gateway.engines.link.link_owner import LinkOwner
-from firelane.gateway.engines.link.outbox import Outbox
-from firelane.gateway.engines.link.protocol import protocol_problem
-from firelane.gateway.engines.link.refusal import error_of
-from firelane.gateway.engines.link.renumbering import Renumbering
+from firelane.gateway.engines.link.refusal import error_of, protocol_problem
 from firelane.gateway.engines.link.watch import NoWatch, Watch
 from firelane.gateway.engines.recovery.ejection import Wait
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routed_engine import RoutedEngine
-from firelane.gateway.engines.routing.load import TenantLoad, told_ms
+from firelane.gateway.engines.routed_engine import RoutedEngine, TenantLoad, told_ms
 from firelane.gateway.engines.routing.load_clock import LoadClock
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
@@ -141,7 +135,7 @@ class EngineLink:
 
     def expect(self, flight: InFlight, source: RoutedEngine) -> None:
         """A request that another engine begins is going to come here: have its pages from there."""
-        self._outbox.submit(flight.announcement(source))
+        self._outbox.submit(flight.announcement(source.engine_id, source.pages_address))
 
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._delivery.flights
@@ -266,10 +260,10 @@ class EngineLink:
         if self._connection is not None:
             self._connection.send(frame)
 
-    def receive(self, frame: FromEngine) -> None:
-        """Act on one frame from the engine."""
+    def receive(self, frame: FromEngine, *, more: bool = False) -> None:
+        """Act on one frame from the engine. more: as in Delivery.deliver."""
         if isinstance(frame, StepFrame):
-            self._on_step(frame)
+            self._on_step(frame, more=more)
         elif isinstance(frame, Beat):
             self._watch.note(frame)
             self.beat = frame
@@ -339,11 +333,12 @@ class EngineLink:
         elif flight is not None:
             flight.fail(error_of(frame))
 
-    def _on_step(self, frame: StepFrame) -> None:
+    def _on_step(self, frame: StepFrame, *, more: bool) -> None:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
         self.stats, self.has_served = frame.stats, self.has_served or frame.step > 0
-        self._delivery.deliver(frame, now_s)
-        self._count()
+        self._delivery.deliver(frame, now_s, more=more)
+        if not more:
+            self._count()
         if frame.finished:
             self._end(frame.finished)
         if self.owner is not None:

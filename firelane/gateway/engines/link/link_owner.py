@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Ready, StepFrame
 

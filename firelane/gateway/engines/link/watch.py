@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from firelane.child_process.child import ProcessState
 from firelane.child_process.silence import SilenceLimits, SilenceWatch
-from firelane.child_process.state import ProcessState
 from firelane.gateway.engines.link.connection import Connection
 from firelane.wire.frames import Beat
 

@@ -116,8 +116,6 @@ class OutlierEjection:
         return seen.waits > 0 or lost_s > now_s - rule.window_s or seen.until_s > now_s - rule.most_s
 
     def admitted(self, engines: Sequence[EngineT], now_s: float) -> Sequence[EngineT]:
-        if len(engines) < 2:
-            return engines
         if self._has_news:
             self._has_news = False
             for role in {engine.role for engine in engines}:

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from firelane.errors import EngineDeadError, QueueTimeoutError
-from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.errors import DeadlineError, EngineDeadError, QueueTimeoutError
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.recovery.recovery import PROGRESS_TOKENS
 
 log = logging.getLogger(__name__)
@@ -93,9 +93,9 @@ class ParkedRequests:
             self._accused = deque(flight for flight in self._accused if flight.id != request_id)
 
     def take(self) -> Iterable[InFlight]:
-        """All but the suspects; the caller sends them."""
+        """All but the suspects, the most urgent first; the caller sends them."""
         parked, self._parked = self._parked, {}
-        return parked.values()
+        return sorted(parked.values(), key=lambda flight: (flight.request.priority, flight.due_s))
 
     def try_next(self) -> None:
         """Send the next suspect, once the one before has ended or gone on past the place of its deaths."""
@@ -155,7 +155,10 @@ class ParkedRequests:
         self._ticker = None
         now_s = time.monotonic()
         for flight in [*self._parked.values(), *self._suspects, *self._accused]:
-            if now_s - flight.parked_s > self.parked_s:
+            if now_s > flight.due_s and not flight.tokens:
+                self.remove(flight.id)
+                flight.fail(DeadlineError.before_start())
+            elif now_s - flight.parked_s > self.parked_s:
                 self.remove(flight.id)
                 flight.fail(
                     QueueTimeoutError(f"no engine was there for {self.parked_s:g} s: try again later"),

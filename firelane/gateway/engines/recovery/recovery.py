@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from firelane.errors import EngineDeadError, FirelaneError, RequestError
-from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight
 
 PROGRESS_TOKENS = 4
 """More than an engine can have drawn and not reported: with fewer new ones, a request is where it was."""

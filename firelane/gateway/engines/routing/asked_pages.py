@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.routed_engine import RoutedEngine
 from firelane.gateway.engines.routing.page_record import CachedPages, PageRecord
 from firelane.wire.page_names import PAGE_TOKENS, PageNames

@@ -1,17 +1,85 @@
-"""The policy that counts in milliseconds: of the prompts before a request, its own, and its output."""
+"""The policy that counts in milliseconds: of the prompts before a request, its own, and its output, whose
+likely length it learns. Long prompts are kept to some of the engines.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Sequence
+from itertools import islice
+from math import floor
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routed_engine import RoutedEngine
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import RoutedEngine, tokens_before
 from firelane.gateway.engines.routing.asked_pages import AskedPages, CachedTokens
-from firelane.gateway.engines.routing.load import tokens_before
-from firelane.gateway.engines.routing.long_prompts import LongPrompts
-from firelane.gateway.engines.routing.output_lengths import OutputLengths
 from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.gateway.engines.routing.policies import EngineT, SessionAffinity, least_recently_used
+
+FIRST_TOKENS = 128.0
+"""Tokens expected of the first answer to a tenant."""
+NEWEST = 0.1
+"""Share of the newest output in a mean."""
+MOST_TENANTS = 4096
+
+
+class OutputLengths:
+    def __init__(self) -> None:
+        self._means: OrderedDict[str, float] = OrderedDict()
+
+    def expected(self, flight: InFlight) -> float:
+        """Tokens that the request is likely to draw still: 1 at least, no more than it may."""
+        if flight.request.pooling is not None:
+            return 0.0
+        left = flight.request.sampling.max_tokens - len(flight.tokens)
+        return max(1.0, min(self._means.get(flight.request.tenant, FIRST_TOKENS), left))
+
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
+        """The request has ended after so many tokens."""
+        tenant = flight.request.tenant
+        before = self._means.pop(tenant, float(output_tokens))
+        self._means[tenant] = before + NEWEST * (output_tokens - before)
+        if len(self._means) > MOST_TENANTS:
+            self._means.popitem(last=False)
+
+
+SHARE = 0.01
+"""The share of requests that count as long, by the tokens that they have to compute, the longest first."""
+WINDOW, LOOK = 2000, 100
+"""Requests that are looked at, each LOOK requests."""
+LEAST_WORK = 0.1
+"""Share of the work that long prompts have to be, else there are none: prompts are much alike."""
+FEWEST_ENGINES = 3
+
+
+class LongPrompts:
+    """The longest hundredth of recent prompts. Kept to some engines they wait for each other, and nobody
+    waits for them. least_tokens: from which on a prompt is long."""
+
+    def __init__(self) -> None:
+        self.least_tokens = float("inf")
+        self._work_share = 0.0
+        self._recent: deque[int] = deque(maxlen=WINDOW)
+        self._number = 0
+
+    def engines(self, number: int) -> int:
+        """Number of so many engines for long prompts; 0 where there are none, or too few engines."""
+        if self._work_share < LEAST_WORK or number < FEWEST_ENGINES:
+            return 0
+        return max(1, floor(self._work_share * number))
+
+    def note(self, tokens: int) -> None:
+        """A request that has to compute so many tokens."""
+        self._recent.append(tokens)
+        self._number += 1
+        if self._number % LOOK == 0:
+            self._look()
+
+    def _look(self) -> None:
+        sizes = sorted(self._recent, reverse=True)
+        number = max(1, int(SHARE * len(sizes)))
+        self.least_tokens = sizes[number - 1]
+        self._work_share = sum(islice(sizes, number)) / (sum(sizes) or 1)
+
 
 STEP_MS, TOKEN_MS = 10.0, 0.1
 """Milliseconds of a step and of a token where no engine has told its own yet: what counts then is that all

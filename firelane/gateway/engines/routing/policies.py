@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
-from firelane.gateway.engines.routed_engine import RoutedEngine
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.routed_engine import RoutedEngine, tokens_before
 from firelane.gateway.engines.routing.asked_pages import AskedPages
-from firelane.gateway.engines.routing.load import tokens_before
 from firelane.gateway.engines.routing.page_record import PageRecord
 
 GATE_RATIO = 1.5

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from firelane.gateway.engines.recovery.in_flight import InFlight
+from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.routed_engine import RoutedEngine
+from firelane.gateway.engines.routing.in_time import in_time
 from firelane.gateway.engines.routing.least_time import LeastTime
 from firelane.gateway.engines.routing.page_record import PageRecord
-from firelane.gateway.engines.routing.peer_pages import NoPeerPages, PeerPages, SharedPages
 from firelane.gateway.engines.routing.policies import (
     LeastRequests,
     LeastTokens,
@@ -19,6 +19,44 @@ from firelane.gateway.engines.routing.policies import (
     SessionAffinity,
 )
 from firelane.wire.cache_events import PageChanges, numbers_of
+from firelane.wire.page_names import PAGE_TOKENS, PageNames
+
+
+class NoPeerPages:
+    """Engines compute what they have not."""
+
+    def sent(self, flight: InFlight, engine: RoutedEngine, serving: Sequence[RoutedEngine]) -> None:
+        pass
+
+
+class SharedPages:
+    """The engine with the longest part of a prompt gives its pages to the one that was chosen, where that has
+    less of it. The record is an estimate: what the peer has not any more is computed."""
+
+    def __init__(self, record: PageRecord | None = None) -> None:
+        self._record = PageRecord() if record is None else record
+
+    def sent(self, flight: InFlight, engine: RoutedEngine, serving: Sequence[RoutedEngine]) -> None:
+        request = flight.request
+        if request.pooling is not None or request.pages_at:
+            return
+        names = PageNames(request.salt, request.prompt)
+        cached = {life: pages for pages, lives in self._record.cached(names) for life in lives}
+        own = cached.get(engine.life, 0)
+        self._record.expect(engine, names, own)
+        peers = [other for other in serving if other is not engine and other.engine_id]
+        if not (cached and peers and engine.engine_id):
+            return
+        peer = max(peers, key=lambda other: cached.get(other.life, 0))
+        most = cached.get(peer.life, 0)
+        if most > own:
+            flight.have_pages_of(peer.engine_id, peer.pages_address)
+            flight.cached_tokens = most * PAGE_TOKENS
+
+
+PeerPages = NoPeerPages | SharedPages
+"""The hook of a router without roles."""
+
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
@@ -46,7 +84,7 @@ POLICIES: dict[str, Callable[[PageRecord], Policy]] = {
     "page-aware": PageAware,
     "least-time": LeastTime,
 }
-"""By their names in gateway.routing_names.ROUTING."""
+"""By their names in gateway.config.model.ROUTING."""
 FOLLOWING = ("page-aware", "least-time")
 """Policies that are told of engines' pages."""
 
@@ -139,8 +177,8 @@ class Router:
         return link
 
     def _of_all(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT]:
-        """One engine that does all."""
-        link = _sent(self._prompts, flight, serving)
+        """One engine that does all, of those that can keep the request's deadline where there are any."""
+        link = _sent(self._prompts, flight, in_time(flight, serving))
         self._peer_pages.sent(flight, link, serving)
         return Route(link)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from firelane.models.blocks.blocks import Layer, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_layers
-from firelane.models.blocks.delta import Columns, Delta, delta, project
+from firelane.models.blocks.delta import Columns, Delta, delta, project, read_taps
 from firelane.models.blocks.expert_config import read_expert_counts, read_groups
 from firelane.models.blocks.experts import ExpertNames, Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.latent import latent
@@ -67,9 +67,7 @@ def _read_delta(config: ConfigReader, layers: int) -> tuple[Delta, frozenset[int
     if section is None:
         raise config.refusal(SECTION, None, "an object is needed")
     heads, dim = section.integer("num_heads", 32), section.integer("head_dim", 128)
-    taps = section.integer("short_conv_kernel_size", 4)
-    if taps < 2:
-        raise section.refusal("short_conv_kernel_size", taps, "at least 2 is needed")
+    taps = read_taps(section, "short_conv_kernel_size")
     recurrent, full = section.integers("kda_layers"), section.integers("full_attn_layers")
     if sorted(recurrent + full) != [*range(1, layers + 1)] or not full:
         why = f"with kda_layers each of {layers} layers is to be named once, and one at least here"

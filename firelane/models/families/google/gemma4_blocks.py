@@ -118,6 +118,7 @@ class LayerInputs:
         read = layer.read(x, "layer_gate", None)
         gate = self._linear(layer, read, "per_layer_input_gate", self.width)
         made = layer.value("layer_inputs", self.width, dtype)
+        assert act.kind != "relu2", "inputs of layers have a gate"
         gated = Gated(x=self._inputs(layer, embedded), gate=gate, act=act.kind, out=made)
         back = self._linear(layer, layer.decoder.add(gated), "per_layer_projection", x.width, scale=0.5**0.5)
         end = layer.stream("end_with_inputs")

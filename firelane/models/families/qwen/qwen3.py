@@ -1,4 +1,6 @@
-"""Qwen3 (Qwen3 report, 2025): Llama with RMS norms on each query and key head, and a head size of its own."""
+"""Qwen3 (Qwen3 report, 2025) and the language model of Qwen3-VL (Qwen3-VL report, 2025): Llama with RMS norms
+on each query and key head, and a head size of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
 
-ARCHITECTURES = ("Qwen3ForCausalLM",)
+ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration")
 DEFAULT_HEAD_DIM = 128
 
 

@@ -10,9 +10,12 @@ from firelane.models.blocks.expert_config import read_expert_counts
 from firelane.models.blocks.experts import ExpertNames, Experts, SharedExpert, moe
 from firelane.models.blocks.gated_delta import BLOCK, read_next
 from firelane.models.config.reader import ConfigReader
+from firelane.models.heads.draft_head import DraftHead
+from firelane.models.heads.mtp import count_predictors, qwen_predictor
 from firelane.program.ops import DeltaShape
 from firelane.program.program import Program
 from firelane.program.recipes import Piece
+from firelane.program.values import Value
 
 ARCHITECTURES = (
     "Qwen3_5ForCausalLM",
@@ -36,6 +39,21 @@ def program(config: ConfigReader) -> Program:
         x = mixers.add(layer, x, _projections)
         x = moe(layer, x, experts, gate=gate) if experts else mlp(layer, x, width, gate=gate)
     return decoder.program(head(decoder, x))
+
+
+def predictor(config: ConfigReader) -> DraftHead:
+    """Layers with attention."""
+    count = count_predictors(config, "mtp_num_hidden_layers")
+    config.only("mtp_use_dedicated_embeddings", False)
+    decoder, mixers = read_next(config, name="qwen3_5")
+    gate, experts = read_gate(config), _read_experts(config) if "Moe" in config.architecture else None
+    width = 0 if experts else config.integer("intermediate_size", 12288)
+
+    def block(layer: Layer, x: Value) -> Value:
+        x = mixers.attend(layer, x)
+        return moe(layer, x, experts, gate=gate) if experts else mlp(layer, x, width, gate=gate)
+
+    return qwen_predictor(decoder, block, count)
 
 
 def _read_experts(config: ConfigReader) -> Experts:

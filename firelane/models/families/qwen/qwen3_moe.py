@@ -1,4 +1,6 @@
-"""Qwen3-MoE (Qwen3 report, 2025): Qwen3 with experts."""
+"""Qwen3-MoE (Qwen3 report, 2025) and the language model of Qwen3-VL-MoE (Qwen3-VL report, 2025): Qwen3 with
+experts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
 
-ARCHITECTURES = ("Qwen3MoeForCausalLM",)
+ARCHITECTURES = ("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration")
 
 
 def program(config: ConfigReader) -> Program:
@@ -36,5 +38,5 @@ def _read_experts(config: ConfigReader) -> Experts:
         count=count,
         picks=picks,
         width=config.integer("moe_intermediate_size", 768),
-        routing=Routing(normalise=config.boolean("norm_topk_prob", False)),
+        routing=Routing(normalise=config.boolean("norm_topk_prob", "VL" in config.architecture)),
     )

@@ -11,9 +11,12 @@ from firelane.models.blocks.expert_config import read_expert_counts, read_sparse
 from firelane.models.blocks.experts import Experts, Routing, SharedExpert, moe
 from firelane.models.blocks.gated_delta import BLOCK, read_next
 from firelane.models.config.reader import ConfigReader
+from firelane.models.heads.draft_head import DraftHead
+from firelane.models.heads.mtp import qwen_predictor
 from firelane.program.ops import DeltaShape
 from firelane.program.program import Program
 from firelane.program.recipes import Piece
+from firelane.program.values import Value
 
 ARCHITECTURES = ("Qwen3NextForCausalLM",)
 
@@ -28,6 +31,17 @@ def program(config: ConfigReader) -> Program:
         x = mixers.add(layer, x, _projections)
         x = moe(layer, x, experts, gate=gate) if has_experts else mlp(layer, x, width, gate=gate)
     return decoder.program(head(decoder, x))
+
+
+def predictor(config: ConfigReader) -> DraftHead:
+    """A layer with attention and experts."""
+    decoder, mixers = read_next(config, name="qwen3_next")
+    gate, experts = read_gate(config), _read_experts(config)
+
+    def block(layer: Layer, x: Value) -> Value:
+        return moe(layer, mixers.attend(layer, x), experts, gate=gate)
+
+    return qwen_predictor(decoder, block, 1)
 
 
 def _read_experts(config: ConfigReader) -> Experts:

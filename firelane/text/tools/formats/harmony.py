@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from firelane.text.history import one_call_each
 from firelane.text.tools.call_rules import TokenOf, held_tools, inline_arguments, symbols, tool_rules
 from firelane.text.tools.family import Called, Family
-from firelane.text.tools.formats.harmony_history import harmony_history
 from firelane.text.tools.json_calls.json_text import JsonText
 from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, match, skip_space, until
@@ -60,11 +60,8 @@ class Harmony(Family):
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
         """One call, as the format's templates show no more, after as much analysis as the model wants."""
-        writer = RuleWriter("part")
-        said = RawStrings(END, END, self.delimiters, token_of, writer).matching({})
-
-        def text(marks: str) -> str:
-            return symbols(marks, self.delimiters, token_of)
+        said = _Said(self.delimiters, token_of)
+        text = said.symbols
 
         def call(tool: Tool) -> str:
             to = f"to={FUNCTIONS}{tool.name}"
@@ -75,12 +72,9 @@ class Harmony(Family):
             )
             return f"({' | '.join(map(text, heads))}) {inline_arguments(tool)}"
 
-        lines = [
-            "calls: thought* call",
-            f"thought: {text(f'{CHANNEL}analysis{MESSAGE}')} {said} {text(f'{START}assistant')}",
-            f"preamble: {text(f'{CHANNEL}commentary{MESSAGE}')} {said} {text(f'{START}assistant')}",
-        ]
-        return "\n".join(lines) + "\n" + tool_rules(tools, call) + writer.text
+        lines = ["calls: thought* call", said.message("thought", "analysis")]
+        lines += [said.message("preamble", "commentary")]
+        return "\n".join(lines) + "\n" + tool_rules(tools, call) + said.rules
 
     def free_rules(
         self, tools: Sequence[Tool], token_of: TokenOf, reasoning: Sequence[str], *, parallel: bool
@@ -93,8 +87,33 @@ class Harmony(Family):
     def content_rule(self, token_of: TokenOf) -> str:
         return f"thought* {super().content_rule(token_of)}"
 
+    def reasoning_rules(self, token_of: TokenOf) -> str:
+        said = _Said(self.delimiters, token_of)
+        thought = said.message("thought", "analysis")
+        return f"before: {self.content_rule(token_of)}\n{thought}\n{said.rules}"
+
     def history(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return harmony_history(messages)
+
+
+class _Said:
+    """Rules of messages of a model's own text."""
+
+    def __init__(self, delimiters: tuple[str, ...], token_of: TokenOf) -> None:
+        self._delimiters, self._token_of, self._writer = delimiters, token_of, RuleWriter("part")
+        self._text = RawStrings(END, END, delimiters, token_of, self._writer).matching({})
+
+    def symbols(self, marks: str) -> str:
+        return symbols(marks, self._delimiters, self._token_of)
+
+    def message(self, rule: str, channel: str) -> str:
+        """The rule of a message to this channel, behind which another one begins."""
+        head, behind = self.symbols(f"{CHANNEL}{channel}{MESSAGE}"), self.symbols(f"{START}assistant")
+        return f"{rule}: {head} {self._text} {behind}"
+
+    @property
+    def rules(self) -> str:
+        return self._writer.text
 
 
 def message_head(
@@ -164,3 +183,32 @@ def _body(buffer: StreamBuffer, give: Callable[[str], None]) -> Reading[None]:
     mark = yield from until(buffer, _ENDINGS, give)
     if mark in (END, CALL, RETURN):
         buffer.take(len(mark))
+
+
+Message = dict[str, Any]
+
+
+def harmony_history(messages: list[Message]) -> list[Message]:
+    """One call a message, each followed by its result; reasoning by the name that the templates know, and
+    only after the last whole answer: what led to an answer is not shown again.
+    """
+    made = one_call_each(messages)
+    last = max((i for i, message in enumerate(made[:-1]) if _is_answer(message)), default=-1)
+    return [_thinking(message, keep=i > last) for i, message in enumerate(made)]
+
+
+def _is_answer(message: Message) -> bool:
+    return message["role"] == "assistant" and not message.get("tool_calls")
+
+
+def _thinking(message: Message, *, keep: bool) -> Message:
+    if "reasoning_content" not in message:
+        return message
+    told = {key: value for key, value in message.items() if key != "reasoning_content"}
+    if not keep:
+        return told
+    said = told.get("content") if message.get("tool_calls") else ""
+    if said:  # templates take one of the two beside a call
+        told["content"] = ""
+    told["thinking"] = "\n".join(filter(None, (message["reasoning_content"], said)))
+    return told

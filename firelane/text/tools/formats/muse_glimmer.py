@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from firelane.text.tools.call_rules import TokenOf, held_tools, repeated, symbols, tool_rules
 from firelane.text.tools.family import Called, Family
 from firelane.text.tools.formats.harmony import message_head
-from firelane.text.tools.raw_text import RawStrings
+from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space, until
 from firelane.text.tools.tagged_calls.tagged import Tagged
 from firelane.text.tools.tagged_calls.tagged_rules import TaggedRules
@@ -83,7 +83,7 @@ class MuseGlimmer(Family):
 
         lines = [
             f"calls: thought* {repeated('call', text(f'{NEXT}{_AGAIN}'), parallel=parallel)}",
-            f"thought: {text(f' to=self{MESSAGE}')} {said} {text(_AGAIN)}",
+            self._thought(token_of, said),
             f"told: {text(self.content_mark)} {said} {text(_AGAIN)}",
         ]
         return "\n".join(lines) + "\n" + tool_rules(tools, call) + made.writer.text
@@ -99,6 +99,16 @@ class MuseGlimmer(Family):
 
     def content_rule(self, token_of: TokenOf) -> str:
         return f"thought* {super().content_rule(token_of)}"
+
+    def reasoning_rules(self, token_of: TokenOf) -> str:
+        writer = RuleWriter("part")
+        said = RawStrings(NEXT, NEXT, self.delimiters, token_of, writer).matching({})
+        return f"before: {self.content_rule(token_of)}\n{self._thought(token_of, said)}\n{writer.text}"
+
+    def _thought(self, token_of: TokenOf, said: str) -> str:
+        """The rule of a message to itself. said: the symbol of its text."""
+        text = self._text(token_of)
+        return f"thought: {text(f' to=self{MESSAGE}')} {said} {text(_AGAIN)}"
 
     def _text(self, token_of: TokenOf) -> Callable[[str], str]:
         """A function that turns a text into symbols."""

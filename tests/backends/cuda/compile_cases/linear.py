@@ -88,7 +88,7 @@ def _quantised() -> Iterator[Case]:
 
 
 def _gates() -> Iterator[Case]:
-    """Of Gemma 2 and of one of gpt-oss's experts."""
+    """Yield the gated products of Gemma 2 and of one of gpt-oss's experts."""
     limits = Gate(alpha=1.702, limit=7.0, up_offset=1.0)
     for max_rows in (1, 64, 128, 256, 8192):
         yield product(plain(28672, 3584), max_rows, gated=True, gate=GELU_TANH)

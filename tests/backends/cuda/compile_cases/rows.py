@@ -15,6 +15,7 @@ from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.norms.norm import rms_norm
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.rows.cast import cast, select_rows
+from firelane.backends.cuda.kernels.rows.features import read_features, tell_features
 from firelane.backends.cuda.kernels.rows.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.kernels.rows.store_hidden import store_hidden
 from firelane.backends.cuda.step.kv_pages import layer_cache
@@ -49,6 +50,7 @@ def cases() -> Iterator[Case]:
     yield from _norm()
     yield from _rope(tables)
     yield from _select(tables)
+    yield from _features(tables)
 
 
 def split_k(width: int, rows: int, *, count: int = 3, bias: bool = False, whole: bool = True) -> SplitKSum:
@@ -186,7 +188,7 @@ def _rope(tables: StepTables) -> Iterator[Case]:
 
 
 def _rope_of(tables: StepTables, op: RopeAndCache, *, bias: bool = False) -> Iterator[Case]:
-    """Of one row, in parts, and of many."""
+    """Yield a rotation of one row, whose product comes in parts, and one of many rows."""
     width = op.qkv.width
     yield rope(split_k(width, 1, bias=bias, whole=False), tables, op, 1)
     yield rope(untouched(8192, width, dtype=F32), tables, op, 8192)
@@ -207,6 +209,17 @@ def _select(tables: StepTables) -> Iterator[Case]:
         out = untouched(256, HIDDEN)
         launch = cast(source, out, width=HIDDEN, counts=tables.counts, count=ROWS, max_rows=256)
         yield Case(name=f"cast {name}", launch=launch, needs=(WIDE_LOADS,))
+
+
+def _features(tables: StepTables) -> Iterator[Case]:
+    """Yield a stream that is told, in parts or whole, a hidden state, and three streams that are read."""
+    told = untouched(2, 8192, 3 * HIDDEN, dtype=F32)
+    sources = {"split_k": split_k(HIDDEN, 256), "final": untouched(8192, HIDDEN, dtype=F32)}
+    for name, source in (*sources.items(), ("hidden", untouched(8192, HIDDEN))):
+        launch = tell_features(source, tables, told[..., HIDDEN : 2 * HIDDEN], max_rows=256)
+        yield Case(name=f"tell_features {name}", launch=launch)
+    out = untouched(8192, 3 * HIDDEN)
+    yield Case(name="read_features", launch=read_features(told, tables, out, max_rows=8192))
 
 
 def _escapes() -> Escapes:

@@ -175,6 +175,31 @@ struct StoreExpertGated {
   }
 };
 
+// A panel of 32 outputs gives 32 values max(sum, 0)^2 of the slot, N wide.
+template <class T, int PICKS, int N, int LDO, int LDS, bool BIAS, bool SHARES>
+struct StoreExpertSquared {
+  typename T::act* out;
+  const float* bias;
+  const float* shares;
+  FL_INLINE void operator()(int slot, int p, int panel, f32x16 a, f32x16 b) const {
+    const int row = slot / PICKS, j = slot % PICKS;
+    if constexpr (BIAS) {
+      a += load(bias_of(bias, p));
+      b += load(bias_of(bias, p) + 16);
+    }
+    if constexpr (SHARES) {
+      const float share = shares[std::size_t(row) * LDS + j];
+      a = a * share;
+      b = b * share;
+    }
+    a = max(a, splat(0.0f));
+    b = max(b, splat(0.0f));
+    typename T::act* to = out + std::size_t(row) * LDO + j * N;
+    store_in_slot<T, N>(to, panel * 32, a * a);
+    if (panel * 32 + 16 < N) store_in_slot<T, N>(to, panel * 32 + 16, b * b);
+  }
+};
+
 // The first slot of a row begins with the residual, later ones add to what those before left.
 template <int PICKS, int LDO, int LDR, int LDS, bool BIAS, bool SHARES, bool RESIDUAL>
 struct StoreExpertSum {

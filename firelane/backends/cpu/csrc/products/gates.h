@@ -36,6 +36,10 @@ struct Sigmoid {
   FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const { return sigmoid_16(gate) * up; }
 };
 
+struct Relu {
+  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const { return max(gate, splat(0.0f)) * up; }
+};
+
 struct Factor {
   FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const { return gate * up; }
 };

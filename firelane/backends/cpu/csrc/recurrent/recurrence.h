@@ -43,17 +43,27 @@ struct Recurrence {
   }
 
   FL_INLINE void run_item(const Context& c, Scratch& tokens, int item, int items) const {
-    const int chunk = item / RULE::kHeads, head = item % RULE::kHeads, count = c.step.chunk_len[chunk];
+    const int chunk = item / RULE::kHeads, head = item % RULE::kHeads;
+    const int drafted = c.step.chunk_drafted[chunk], known = c.step.chunk_len[chunk] - drafted;
+    const float* next = item + 1 < items ? state_before(c, item + 1) : nullptr;
     float* s = head_of(c, c.step.chunk_slot[chunk], head);
     begin(c, chunk, head, s);
-    for (int t = 0; t < count; t += kTokens) {
-      const int row = c.chunk_row[chunk] + t, some = min(kTokens, count - t);
-      for (int i = 0; i < some; ++i) rule.prepare(tokens[i], row + i, head);
-      const float* next = t + some == count && item + 1 < items ? state_before(c, item + 1) : nullptr;
-      advance(tokens, some, row, head, s, next);
-    }
+    walk(tokens, c.chunk_row[chunk], known, head, s, drafted ? nullptr : next);
     if (c.step.chunk_save[chunk] >= 0)
       std::memcpy(head_of(c, c.step.chunk_save[chunk], head), s, kHead * sizeof(float));
+    if (!drafted) return;
+    float* spare = head_of(c, c.step.chunk_spare[chunk], head);
+    std::memcpy(spare, s, kHead * sizeof(float));
+    walk(tokens, c.chunk_row[chunk] + known, drafted, head, spare, next);
+  }
+
+  // `count` tokens from row `first` on; `next`: the state to be fetched meanwhile, if any.
+  FL_KERNEL void walk(Scratch& tokens, int first, int count, int head, float* s, const float* next) const {
+    for (int t = 0; t < count; t += kTokens) {
+      const int row = first + t, some = min(kTokens, count - t);
+      for (int i = 0; i < some; ++i) rule.prepare(tokens[i], row + i, head);
+      advance(tokens, some, row, head, s, t + some == count ? next : nullptr);
+    }
   }
 
   // The state before the chunk's first token.

@@ -64,13 +64,17 @@ struct ShortConv {
     store(y + i, GATE{}(sum, splat(1.0f)));  // rows of values are padded
   }
 
-  // The last tokens, in ascending order: where the chunk goes on from its own state, those that stay move down in it.
+  // The last tokens, and those before a draft, in ascending order: in the state from which the chunk goes on, those that
+  // stay move down.
   FL_INLINE void keep(const Context& c, int chunk, const float* const (&past)[kPast], const float* rows, int first,
                       int channels) const {
-    const int tokens = c.step.chunk_len[chunk], save = c.step.chunk_save[chunk];
+    const int tokens = c.step.chunk_len[chunk], drafted = c.step.chunk_drafted[chunk], save = c.step.chunk_save[chunk];
     float* live = c.state(state, c.step.chunk_slot[chunk]) + first;
-    for (int i = 0; i < kPast; ++i)
-      std::memcpy(live + i * WIDTH, token(past, rows, tokens - kPast + i), channels * sizeof(float));
+    float* spare = drafted ? c.state(state, c.step.chunk_spare[chunk]) + first : nullptr;
+    for (int i = 0; i < kPast; ++i) {
+      std::memcpy(live + i * WIDTH, token(past, rows, tokens - drafted - kPast + i), channels * sizeof(float));
+      if (drafted) std::memcpy(spare + i * WIDTH, token(past, rows, tokens - kPast + i), channels * sizeof(float));
+    }
     if (save < 0) return;
     for (int i = 0; i < kPast; ++i)
       std::memcpy(c.state(state, save) + i * WIDTH + first, live + i * WIDTH, channels * sizeof(float));

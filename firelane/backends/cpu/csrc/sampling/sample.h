@@ -16,11 +16,13 @@ void sample(const Context& c, int thread, const float* logits, int op) {
     const int row = c.next_item(op);
     if (row >= c.logit_rows) return;
     const std::size_t slot = c.step.row_slot[row];
+    const std::size_t after_draft = c.step.row_mask[row];
+    const std::size_t mask = after_draft ? c.limits.max_num_seqs + after_draft - 1 : slot;
     const int position = c.step.row_position[row], kind = c.step.row_kind[row];
     if (kind == kEmbed) continue;
     std::int32_t* tokens = c.slot_tokens(slot);
     const SamplingSlot asked{params[slot], tokens, c.bias_ids + slot * kMaxBias, c.bias_values + slot * kMaxBias,
-                             c.stop_ids + slot * kMaxStopIds, c.masks + slot * mask_words};
+                             c.stop_ids + slot * kMaxStopIds, c.masks + mask * mask_words};
     const SampledRow out{c.step.out_tokens + row, c.step.out_logprobs + row,
                          c.step.out_top_ids + std::size_t(row) * kMaxLogprobs,
                          c.step.out_top_logprobs + std::size_t(row) * kMaxLogprobs};

@@ -41,6 +41,7 @@ LIMITS = (
     "block_size",
     "num_blocks",
     "num_snapshots",
+    "num_spares",
     "state_bytes",
 )
 """Fields of StepLimits that follow from host 0's options and all hosts' memory."""

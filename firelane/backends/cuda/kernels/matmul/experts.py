@@ -157,10 +157,12 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows, output, and
     tiles,
     num_tiles,
     out,
+    slot_stride,
     parts_stride,
     shares_stride,
     feature_tiles,
     row_tiles,
+    SQUARED: tl.constexpr,
     COLUMNS: tl.constexpr,
     PICKS: tl.constexpr,
     FEATURES: tl.constexpr,
@@ -169,7 +171,8 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows, output, and
     STEP: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Row of slot j, at j * parts_stride of out = share * (x's slot · weightᵀ + bias)."""
+    """Row of slot j, at j * parts_stride of out = share * (x's slot, at j * slot_stride · weightᵀ + bias).
+    SQUARED: max of that and 0, squared."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     if row_tile >= tl.load(num_tiles):
         return
@@ -177,7 +180,7 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows, output, and
     row, slot, valid = entries_of(order + first, 0, count, PICKS, ROW_TILE)
     feature = feature_tile * FEATURES
     place = expert * (feature_tiles * FEATURES) + feature
-    x_rows = x.data + row * x.stride + slot * matrix.k
+    x_rows = x.data + row * x.stride + slot * slot_stride
     met = TileRows(x_rows, valid, None, 0)
     total = multiply(matrix, place, met, 0, matrix.k_tiles, None, matrix.k, FEATURES, ROW_TILE, K_TILE)
     total += sum_escapes(matrix.escapes, place // _ROW_BLOCK, met, FEATURES, ROW_TILE, STEP)
@@ -187,6 +190,9 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows, output, and
         total += tl.load(out.bias + expert * out.features + features, mask=inside, other=0.0)[:, None]
     if shares is not None:
         total *= tl.load(shares + row * shares_stride + slot, mask=valid, other=0.0)[None, :]
+    if SQUARED:
+        total = tl.maximum(total, 0.0)
+        total *= total
     out_rows = out.data + slot.to(tl.int64) * parts_stride + row * out.stride
     tl.store(out_rows[None, :] + features[:, None], total, mask=inside[:, None] & valid[None, :])
 
@@ -243,7 +249,44 @@ def expert_linear(
     out = output_operand(parts[0], features=matrix.rows // experts, bias=bias)._replace(data=parts)
     return _launch(
         expert_linear_kernel,
-        arguments | {"out": out, "parts_stride": parts.stride(0)},
+        arguments
+        | {
+            "out": out,
+            "slot_stride": matrix.k,
+            "parts_stride": parts.stride(0),
+            "SQUARED": False,
+        },
+        config,
+        most_tiles(rows=max_rows, picks=picks, experts=experts, row_tile=config.row_tile),
+    )
+
+
+def expert_squared(
+    matrix: Matrix,
+    x: Tensor,
+    out: Tensor,
+    *,
+    groups: RowGroups,
+    experts: int,
+    picks: int,
+    bias: Tensor | None,
+    shares: Tensor | None,
+    config: LinearConfig,
+    max_rows: int,
+) -> Launch:  # limits: exempt (an op's operands)
+    """out: [max_rows, >= picks * features of a slot]; x: [max_rows, >= k]. The rest as expert_gated()'s
+    operands, of experts without a gate: max(product, 0)² of each."""
+    features = matrix.rows // experts
+    arguments = _arguments(matrix, x, groups, experts, picks, shares, config, halves=1)
+    return _launch(
+        expert_linear_kernel,
+        arguments
+        | {
+            "out": output_operand(out, features=features, bias=bias),
+            "slot_stride": 0,
+            "parts_stride": features,
+            "SQUARED": True,
+        },
         config,
         most_tiles(rows=max_rows, picks=picks, experts=experts, row_tile=config.row_tile),
     )

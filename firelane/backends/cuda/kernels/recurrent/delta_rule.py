@@ -19,17 +19,19 @@ from firelane.backends.cuda.kernels.recurrent.state import (
     CHUNK_COLUMNS,
     CHUNKS,
     COLUMNS,
+    DRAFTED,
     FIRST_TOKEN,
     IN_FLIGHT,
     LENGTH,
     read_state,
     state_arguments,
+    write_spare,
     write_state,
 )
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.step.tables import StepTables
 from firelane.program.ops import DeltaRule
-from firelane.program.ops.delta_rule import L2_EPS
+from firelane.program.ops.recurrent.delta_rule import L2_EPS
 
 _L2_EPS = tl.constexpr(float(L2_EPS))
 
@@ -44,6 +46,49 @@ def _unit(x):
 def _log_decay(raw, speed, FLOOR: tl.constexpr):
     """g of the op. speed: exp(a_log). FLOOR 0: none."""
     return -speed * softplus(raw) if FLOOR == 0.0 else FLOOR / (1.0 + tl.exp(-speed * raw))
+
+
+@triton.jit
+def _walked(  # limits: exempt (kernel: what it reads and writes)
+    state,
+    first,
+    count,
+    queries,
+    keys,
+    values,
+    qkv_stride,
+    decay,
+    decay_stride,
+    beta,
+    beta_stride,
+    speed,
+    shift,
+    out,
+    out_stride,
+    is_key,
+    is_column,
+    KEY_DIM: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
+    FLOOR: tl.constexpr,
+):
+    """The state after `count` tokens, whose rows from `first` on are written to `out`. All pointers are at
+    the program's own columns."""
+    for number in tl.range(0, count, num_stages=IN_FLIGHT):
+        row = first + number
+        q = tl.load(queries + row * qkv_stride, mask=is_key, other=0.0)
+        k = tl.load(keys + row * qkv_stride, mask=is_key, other=0.0)
+        v = tl.load(values + row * qkv_stride, mask=is_column, other=0.0)
+        share = 1.0 / (1.0 + tl.exp(-tl.load(beta + row * beta_stride)))
+        if BY_CHANNEL:
+            raw = tl.load(decay + row * decay_stride, mask=is_key, other=0.0)
+            state *= tl.exp(_log_decay(raw + shift, speed, FLOOR))[:, None]
+        else:
+            state *= tl.exp(_log_decay(tl.load(decay + row * decay_stride) + shift, speed, FLOOR))
+        q, k = _unit(q) * (KEY_DIM**-0.5), _unit(k)
+        change = share * (v - tl.sum(state * k[:, None], axis=0))
+        state += k[:, None] * change[None, :]
+        tl.store(out + row * out_stride, tl.sum(state * q[:, None], axis=0), mask=is_column)
+    return state
 
 
 @triton.jit
@@ -76,7 +121,8 @@ def delta_rule_kernel(  # limits: exempt (kernel: what it reads and writes)
     if chunk >= tl.load(counts + CHUNKS):
         return
     about = chunks + chunk * CHUNK_COLUMNS
-    first, length = tl.load(about + FIRST_TOKEN).to(tl.int64), tl.load(about + LENGTH)
+    first, drafted = tl.load(about + FIRST_TOKEN).to(tl.int64), tl.load(about + DRAFTED)
+    known = tl.load(about + LENGTH) - drafted
     key = tl.arange(0, KEYS)
     is_key = key < KEY_DIM
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -87,30 +133,26 @@ def delta_rule_kernel(  # limits: exempt (kernel: what it reads and writes)
     speed = tl.exp(tl.load(a_log + head))
     if BY_CHANNEL:
         shift = tl.load(dt_bias + head * KEY_DIM + key, mask=is_key, other=0.0)
-        decay += head * KEY_DIM
+        decay += head * KEY_DIM + key
     else:
         shift = tl.load(dt_bias + head)
         decay += head
     queries = qkv + head // GROUP * KEY_DIM + key
     keys = queries + KEY_HEADS * KEY_DIM
     values = qkv + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + column
+    beta += head
     out += head * VALUE_DIM + column
-    for token in tl.range(0, length, num_stages=IN_FLIGHT):
-        row = first + token
-        q = tl.load(queries + row * qkv_stride, mask=is_key, other=0.0)
-        k = tl.load(keys + row * qkv_stride, mask=is_key, other=0.0)
-        v = tl.load(values + row * qkv_stride, mask=is_column, other=0.0)
-        share = 1.0 / (1.0 + tl.exp(-tl.load(beta + row * beta_stride + head)))
-        if BY_CHANNEL:
-            raw = tl.load(decay + row * decay_stride + key, mask=is_key, other=0.0)
-            state *= tl.exp(_log_decay(raw + shift, speed, FLOOR))[:, None]
-        else:
-            state *= tl.exp(_log_decay(tl.load(decay + row * decay_stride) + shift, speed, FLOOR))
-        q, k = _unit(q) * (KEY_DIM**-0.5), _unit(k)
-        change = share * (v - tl.sum(state * k[:, None], axis=0))
-        state += k[:, None] * change[None, :]
-        tl.store(out + row * out_stride, tl.sum(state * q[:, None], axis=0), mask=is_column)
+    state = _walked(
+        state, first, known, queries, keys, values, qkv_stride, decay, decay_stride, beta,
+        beta_stride, speed, shift, out, out_stride, is_key, is_column, KEY_DIM, BY_CHANNEL, FLOOR,
+    )  # fmt: skip
     write_state(states, states_stride, about, places, state, mask)
+    if drafted > 0:
+        state = _walked(
+            state, first + known, drafted, queries, keys, values, qkv_stride, decay, decay_stride, beta,
+            beta_stride, speed, shift, out, out_stride, is_key, is_column, KEY_DIM, BY_CHANNEL, FLOOR,
+        )  # fmt: skip
+        write_spare(states, states_stride, about, places, state, mask)
 
 
 def delta_rule(

@@ -17,10 +17,12 @@ from firelane.backends.cuda.kernels.activations import activated
 from firelane.backends.cuda.kernels.recurrent.state import (
     CHUNK_COLUMNS,
     CHUNKS,
+    DRAFTED,
     FIRST_TOKEN,
     LENGTH,
     read_state,
     state_arguments,
+    write_spare,
     write_state,
 )
 from firelane.backends.cuda.kernels.sums import columns_of
@@ -92,20 +94,22 @@ def keep_tokens_kernel(  # limits: exempt (kernel: what it reads and writes)
     KEPT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program a chunk and BLOCK channels: the last KEPT tokens become the state. From the oldest on, as a
-    place of the state is read for one before it is written."""
+    """A program a chunk and BLOCK channels: the last KEPT tokens become the spare state, those before the
+    draft the live one. From the oldest on, as a place of the state is read for one before it is written."""
     chunk = tl.program_id(0)
     if chunk >= tl.load(counts + CHUNKS):
         return
     about = chunks + chunk * CHUNK_COLUMNS
-    length = tl.load(about + LENGTH)
+    length, drafted = tl.load(about + LENGTH), tl.load(about + DRAFTED)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = channel < WIDTH
     for kept in tl.static_range(KEPT):
-        seen = _row(
-            x, x_stride, states, states_stride, about, length - KEPT + kept, channel, mask, WIDTH, KEPT
-        )
-        write_state(states, states_stride, about, kept * WIDTH + channel, seen, mask)
+        place, last = kept * WIDTH + channel, length - KEPT + kept
+        seen = _row(x, x_stride, states, states_stride, about, last - drafted, channel, mask, WIDTH, KEPT)
+        if drafted > 0:
+            end = _row(x, x_stride, states, states_stride, about, last, channel, mask, WIDTH, KEPT)
+            write_spare(states, states_stride, about, place, end, mask)
+        write_state(states, states_stride, about, place, seen, mask)
 
 
 def short_conv(

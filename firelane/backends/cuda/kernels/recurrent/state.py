@@ -1,5 +1,5 @@
-"""Recurrent states as kernels see them: the state that a chunk starts from, and those that it is written
-to."""
+"""Recurrent states as kernels see them: the state that a chunk starts from, those that the state before its
+draft is written to, and the spare one of the state behind it."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.
@@ -18,6 +18,7 @@ from firelane.contract import NO_SNAPSHOT, ZERO_STATE
 
 SLOT, LENGTH, FIRST_TOKEN = tl.constexpr(t.SLOT), tl.constexpr(t.LENGTH), tl.constexpr(t.FIRST_TOKEN)
 STATE_FROM, STATE_SAVE = tl.constexpr(t.STATE_FROM), tl.constexpr(t.STATE_SAVE)
+DRAFTED, STATE_SPARE = tl.constexpr(t.DRAFTED), tl.constexpr(t.STATE_SPARE)
 CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
 CHUNKS = tl.constexpr(t.CHUNKS)
 COLUMNS = 16  # of a program: of 128 rows of a state, half of what a warp's registers hold
@@ -43,6 +44,13 @@ def write_state(states, states_stride, about, places, state, mask):
     saved = tl.load(about + STATE_SAVE)
     if saved != _NOT_SAVED:
         tl.store(states + saved.to(tl.int64) * states_stride + places, state, mask=mask)
+
+
+@triton.jit
+def write_spare(states, states_stride, about, places, state, mask):
+    """To the spare state; of a chunk with a draft."""
+    states += tl.load(about + STATE_SPARE).to(tl.int64) * states_stride
+    tl.store(states + places, state, mask=mask)
 
 
 def state_arguments(states: Tensor, tables: StepTables) -> dict[str, Any]:

@@ -17,11 +17,13 @@ from firelane.backends.cuda.kernels.recurrent.state import (
     CHUNK_COLUMNS,
     CHUNKS,
     COLUMNS,
+    DRAFTED,
     FIRST_TOKEN,
     IN_FLIGHT,
     LENGTH,
     read_state,
     state_arguments,
+    write_spare,
     write_state,
 )
 from firelane.backends.cuda.kernels.sums import power_of_two
@@ -29,6 +31,42 @@ from firelane.backends.cuda.step.tables import StepTables
 from firelane.program.ops import StateSpace
 
 _LARGEST = float(np.finfo(np.float32).max)
+
+
+@triton.jit
+def _walked(  # limits: exempt (kernel: what it reads and writes)
+    state,
+    first,
+    count,
+    xs,
+    bs,
+    cs,
+    xbc_stride,
+    dt,
+    dt_stride,
+    speed,
+    shift,
+    through,
+    out,
+    out_stride,
+    is_row,
+    is_column,
+    LEAST: tl.constexpr,
+    MOST: tl.constexpr,
+):
+    """The state after `count` tokens, whose rows from `first` on are written to `out`. All pointers are at
+    the program's own columns."""
+    for number in tl.range(0, count, num_stages=IN_FLIGHT):
+        token = first + number
+        x = tl.load(xs + token * xbc_stride, mask=is_column, other=0.0)
+        b = tl.load(bs + token * xbc_stride, mask=is_row, other=0.0)
+        c = tl.load(cs + token * xbc_stride, mask=is_row, other=0.0)
+        step = softplus(tl.load(dt + token * dt_stride) + shift)
+        step = tl.minimum(tl.maximum(step, LEAST), MOST)
+        state = state * tl.exp(-speed * step) + b[:, None] * (step * x)[None, :]
+        found = tl.sum(state * c[:, None], axis=0) + through * x
+        tl.store(out + token * out_stride, found, mask=is_column)
+    return state
 
 
 @triton.jit
@@ -60,7 +98,8 @@ def state_space_kernel(  # limits: exempt (kernel: what it reads and writes)
     if chunk >= tl.load(counts + CHUNKS):
         return
     about = chunks + chunk * CHUNK_COLUMNS
-    first, length = tl.load(about + FIRST_TOKEN).to(tl.int64), tl.load(about + LENGTH)
+    first, drafted = tl.load(about + FIRST_TOKEN).to(tl.int64), tl.load(about + DRAFTED)
+    known = tl.load(about + LENGTH) - drafted
     row = tl.arange(0, ROWS)
     is_row = row < STATE_DIM
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -75,17 +114,17 @@ def state_space_kernel(  # limits: exempt (kernel: what it reads and writes)
     cs = bs + GROUPS * STATE_DIM
     dt += head
     out += head * HEAD_DIM + column
-    for number in tl.range(0, length, num_stages=IN_FLIGHT):
-        token = first + number
-        x = tl.load(xs + token * xbc_stride, mask=is_column, other=0.0)
-        b = tl.load(bs + token * xbc_stride, mask=is_row, other=0.0)
-        c = tl.load(cs + token * xbc_stride, mask=is_row, other=0.0)
-        step = softplus(tl.load(dt + token * dt_stride) + shift)
-        step = tl.minimum(tl.maximum(step, LEAST), MOST)
-        state = state * tl.exp(-speed * step) + b[:, None] * (step * x)[None, :]
-        found = tl.sum(state * c[:, None], axis=0) + through * x
-        tl.store(out + token * out_stride, found, mask=is_column)
+    state = _walked(
+        state, first, known, xs, bs, cs, xbc_stride, dt, dt_stride, speed, shift, through, out,
+        out_stride, is_row, is_column, LEAST, MOST,
+    )  # fmt: skip
     write_state(states, states_stride, about, places, state, mask)
+    if drafted > 0:
+        state = _walked(
+            state, first + known, drafted, xs, bs, cs, xbc_stride, dt, dt_stride, speed, shift, through, out,
+            out_stride, is_row, is_column, LEAST, MOST,
+        )  # fmt: skip
+        write_spare(states, states_stride, about, places, state, mask)
 
 
 def state_space(

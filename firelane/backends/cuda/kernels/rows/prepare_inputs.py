@@ -33,14 +33,14 @@ FIRST_TOKEN = tl.constexpr(fields.FIRST_TOKEN)
 FIRST_KV_SPLIT = tl.constexpr(fields.FIRST_KV_SPLIT)
 FIRST_TILE = tl.constexpr(fields.FIRST_TILE)
 CHUNK_COLUMNS = tl.constexpr(fields.CHUNK_COLUMNS)
-ROW_COLUMNS = tl.constexpr(4)
+ROW_COLUMNS = tl.constexpr(fields.ROW_COLUMNS)
 TILE = tl.constexpr(ATTENTION_TILE)
 
 
 @triton.jit
 def field(record, index: tl.constexpr):
     """One number of a record that was read as a whole."""
-    return tl.sum(tl.where(tl.arange(0, CHUNK_COLUMNS) == index, record, 0), axis=0)
+    return tl.sum(tl.where(tl.arange(0, record.shape[0]) == index, record, 0), axis=0)
 
 
 @triton.jit

@@ -19,10 +19,11 @@ from firelane.backends.cuda.kernels.sampling.sample_numbers import LOG2_E, unifo
 from firelane.backends.cuda.step import tables
 
 LOGIT_ROWS = tl.constexpr(tables.LOGIT_ROWS)
-ROW_COLUMNS = tl.constexpr(4)
+ROW_COLUMNS = tl.constexpr(tables.ROW_COLUMNS)
 ROW_SLOT = tl.constexpr(tables.ROW_SLOT)
 ROW_POSITION = tl.constexpr(tables.ROW_POSITION)
 ROW_KIND = tl.constexpr(tables.ROW_KIND)
+ROW_MASK = tl.constexpr(tables.ROW_MASK)
 SAMPLE = tl.constexpr(contract.SAMPLE)
 SCORE = tl.constexpr(contract.SCORE)
 EMBED = tl.constexpr(contract.EMBED)
@@ -243,6 +244,7 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
         return
     WORDS: tl.constexpr = VOCAB // 32 + 1
     slot = tl.load(rows + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
+    mask = tl.load(rows + row * ROW_COLUMNS + ROW_MASK).to(tl.int64)
     position = tl.load(rows + row * ROW_COLUMNS + ROW_POSITION) + 1
     kind = tl.load(rows + row * ROW_COLUMNS + ROW_KIND)
     if kind == EMBED:
@@ -265,7 +267,7 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
             words,
             position,
             stop_ids + slot * STOP_LANES,
-            masks + slot * WORDS,
+            masks + mask * WORDS,
             bans + row * STOP_LANES,
             allowed + row * WORDS,
             VOCAB=VOCAB,

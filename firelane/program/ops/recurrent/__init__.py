@@ -1,0 +1,1 @@
+"""Ops that keep a state of each sequence from token to token."""

@@ -1,0 +1,1 @@
+"""Custom tools: their input is one text, which may have to match a grammar."""

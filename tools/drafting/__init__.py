@@ -1,0 +1,1 @@
+"""Parts of ``tools.train_eagle`` and ``tools.train_draft``: text, target, training loop, acceptance."""
