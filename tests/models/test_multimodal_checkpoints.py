@@ -29,7 +29,12 @@ TEXT: dict[str, Any] = {
     "num_key_value_heads": 2,
     "head_dim": 32,
     "max_position_embeddings": MAX_LEN,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 5000000.0, "mrope_section": [8, 4, 4]},
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 5000000.0,
+        "mrope_section": [8, 4, 4],
+        "mrope_interleaved": True,
+    },
 }
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 44}
 VISION: dict[str, Any] = {
@@ -86,7 +91,9 @@ def text_of(length: int) -> np.ndarray:
 @pytest.mark.parametrize(("kind", "text"), [("Qwen3VL", TEXT), ("Qwen3VLMoe", TEXT | EXPERTS)])
 def test_logits(tmp_path: Path, kind: str, text: dict[str, Any], tied: bool) -> None:
     model, tokens = save(tmp_path, kind, text, tied=tied, dtype=torch.float32), text_of(2 * WINDOW)
-    want, got = run_oracle(model, tokens), logits_of(load(tmp_path), tmp_path, tokens, [len(tokens)])
+    program = load(tmp_path)
+    assert program.unknown_keys == ()
+    want, got = run_oracle(model, tokens), logits_of(program, tmp_path, tokens, [len(tokens)])
     assert np.ptp(want) > 8
     np.testing.assert_allclose(got, want, rtol=0, atol=F32_BOUND)
 

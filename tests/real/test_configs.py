@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModel, AutoModelForCausalLM
 
 from firelane.cli import main
 from firelane.errors import UnsupportedModelError
@@ -23,7 +23,7 @@ from firelane.weights.quantized.settings import quantization_of
 from tests.real import artefacts
 
 SUFFIX = "_config.json"
-SAME_AS = {"kimi_k2": "deepseek_v3"}
+SAME_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 """Types of models of which transformers has the class by another name."""
 ON_THE_HUB = {"nemotron-nas": 49.9e9}
 """Parameters of models that transformers does not know, as the hub counts them (Llama 3.3
@@ -65,7 +65,14 @@ def counted(text: str) -> float:
     language = {key: language[key] for key in language if key not in ("quantization_config", "auto_map")}
     made = CONFIG_MAPPING[SAME_AS.get(kind, kind)].from_dict(language)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(made)
+        if type(made) in MODEL_FOR_CAUSAL_LM_MAPPING:
+            return size(AutoModelForCausalLM.from_config(made))
+        # The language model of a composite model alone has no head.
+        tied = config.get("tie_word_embeddings", False)
+        return size(AutoModel.from_config(made)) + (0 if tied else made.vocab_size * made.hidden_size)
+
+
+def size(model: torch.nn.Module) -> float:
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -17,7 +17,7 @@ from firelane.models.blocks.decoder_config import (
 )
 from firelane.models.blocks.delta import Columns, Delta, delta, project, read_taps
 from firelane.models.blocks.projections import AttentionTensors
-from firelane.models.blocks.rope import Rope, read_rope
+from firelane.models.blocks.rope import MROPE, Rope, read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.ops import DeltaShape, HeadShape
 from firelane.program.recipes import Piece
@@ -26,8 +26,6 @@ from firelane.program.values import Value
 LINEAR = "linear_attention"
 BLOCK = "linear_attn"
 GATED = AttentionTensors(gated=True)
-MROPE = ("mrope_section", "mrope_interleaved")
-"""Axes of positions of images: those of text are equal on all of them."""
 Recipes = Callable[[Layer, DeltaShape, int], tuple[tuple[Piece, ...], ...]]
 """Rows of queries, keys, values, gates, betas and decays, of so many inputs: ways to make them."""
 

@@ -15,6 +15,8 @@ from firelane.models.config.reader import ConfigReader
 from firelane.program.ops import Rotary
 
 DEFAULT_THETA = 10000.0
+MROPE = ("mrope_section", "mrope_interleaved")
+"""Axes of positions of images: those of text are equal on all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

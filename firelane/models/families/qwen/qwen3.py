@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from firelane.models.blocks.blocks import attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_partial_windows
-from firelane.models.blocks.rope import read_rope
+from firelane.models.blocks.rope import MROPE, read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
 
@@ -17,7 +17,7 @@ DEFAULT_HEAD_DIM = 128
 def program(config: ConfigReader) -> Program:
     decoder, gate = read_decoder(config, name="qwen3"), read_gate(config)
     heads = read_heads(config, default_head_dim=DEFAULT_HEAD_DIM)
-    rope, spans = read_rope(config, head_dim=heads.head_dim), read_partial_windows(config)
+    rope, spans = read_rope(config, head_dim=heads.head_dim, beside=MROPE), read_partial_windows(config)
     width, bias = config.integer("intermediate_size"), config.boolean("attention_bias", False)
     x = embed(decoder)
     for layer, span in zip(decoder.layers(len(spans)), spans, strict=True):

@@ -9,7 +9,7 @@ from firelane.models.blocks.blocks import attention, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_heads, read_layers
 from firelane.models.blocks.expert_config import read_expert_counts, read_sparse_layers
 from firelane.models.blocks.experts import Experts, Routing, moe
-from firelane.models.blocks.rope import read_rope
+from firelane.models.blocks.rope import MROPE, read_rope
 from firelane.models.config.reader import ConfigReader
 from firelane.program.program import Program
 
@@ -18,7 +18,7 @@ ARCHITECTURES = ("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration")
 
 def program(config: ConfigReader) -> Program:
     decoder, heads, gate = read_decoder(config, name="qwen3_moe"), read_heads(config), read_gate(config)
-    rope, layers = read_rope(config, head_dim=heads.head_dim), read_layers(config)
+    rope, layers = read_rope(config, head_dim=heads.head_dim, beside=MROPE), read_layers(config)
     experts, sparse = _read_experts(config), read_sparse_layers(config, layers)
     windowed = config.boolean("use_sliding_window", False) and config.has("sliding_window")
     span = Window(config.integer("sliding_window")) if windowed else CAUSAL
