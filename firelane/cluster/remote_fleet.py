@@ -15,17 +15,16 @@ LOOK_S = 5.0
 """Between two looks at what engines there are."""
 
 
-class FleetLink(RemoteLink, Protocol):
-    is_shared: bool
-
-
-LinkT = TypeVar("LinkT", bound=FleetLink)
+LinkT = TypeVar("LinkT", bound=RemoteLink)
 
 
 class RemoteEngines(Protocol[LinkT]):
     """The gateway's view of all engines."""
 
-    def add(self, name: str) -> LinkT: ...
+    def add(self, name: str) -> LinkT:
+        """The link of one more engine, which other gateways may use, too."""
+        ...
+
     def remove(self, link: LinkT) -> None: ...
 
 
@@ -86,7 +85,6 @@ class RemoteFleet(Generic[LinkT]):
 
     def _add(self, place: Place, engines: RemoteEngines[LinkT]) -> None:
         link = engines.add(str(place))
-        link.is_shared = True
         engine = RemoteEngine(place, link, self._dial, self._on_gone, self._back_off)
         self._kept[place] = engine, link
         log.info("engine_found address=%s name=%s", place, place.name)

@@ -223,9 +223,9 @@ class Model:
         deadlines = Deadlines(
             silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
         )
-        link = EngineLink(name=name, watch=Heartbeat(deadlines), tell=self._take)
+        is_shared = self._sharing.is_shared or options.remote is not None
+        link = EngineLink(name=name, watch=Heartbeat(deadlines), tell=self._take, is_shared=is_shared)
         self._places[link] = self._sharing.place()
-        link.is_shared = self._sharing.is_shared
         if self._feed is not None:
             self._feed.expect(link)
         replicas.add(link)

@@ -179,7 +179,7 @@ class World:
         await self.fleet.connect(self)
 
     def add(self, name):
-        link = EngineLink(name=name, tell=self._hear)
+        link = EngineLink(name=name, tell=self._hear, is_shared=True)
         self.replicas.add(link)
         return link
 

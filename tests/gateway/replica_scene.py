@@ -47,8 +47,8 @@ class Sink:
 class Scene:
     """Two fake engines, stepped by hand, behind one ReplicaSet."""
 
-    def __init__(self, recovery=None, count=2, router=None):
-        self.set = ReplicaSet(recovery=recovery or Resume(), router=router)
+    def __init__(self, recovery=None, count=2, router=None, expects_first=False):
+        self.set = ReplicaSet(recovery=recovery or Resume(), router=router, expects_first=expects_first)
         self.links, self.engines = [], []
         for i in range(count):
             self.add(str(i))

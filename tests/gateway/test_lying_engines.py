@@ -25,8 +25,7 @@ class Served(Engine):
 
 def link(name, *, running=0, own=0):
     """An engine of another host, which says that it runs so many sequences; own: of this gateway."""
-    made = EngineLink(name=name)
-    made.is_shared = True
+    made = EngineLink(name=name, is_shared=True)
     made.receive(StepFrame(1, [], [], [], [], [], EngineStats(running=running)))
     for _ in range(own):
         made.submit(request(10))

@@ -187,8 +187,6 @@ def test_without_engines_it_says_so():
 
 def test_the_first_engine_is_waited_for_where_another_process_starts_it():
     async def scenario(scene):
-        assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
-        scene.set.expects_first = True
         assert (scene.set.state, scene.set.reason) == (LinkState.STARTING, "the engine is starting")
         waiting = asyncio.create_task(scene.set.until_loaded())
         await asyncio.sleep(0)
@@ -199,7 +197,7 @@ def test_the_first_engine_is_waited_for_where_another_process_starts_it():
         scene.set.remove(scene.links[0])
         assert (scene.set.state, scene.set.reason) == (LinkState.DEAD, "there is no engine")
 
-    play(scenario, count=0)
+    play(scenario, count=0, expects_first=True)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,6 @@ def test_a_first_engine_that_dies_is_followed_by_another_one(recovery, state):
     """In a process that has never had an engine, where others are replaced."""
 
     async def scenario(scene):
-        scene.set.expects_first = True
         scene.add("0")
         await scene.links[0].attach(scene.engines[0].connect())
         scene.engines[0].die()
@@ -222,7 +219,7 @@ def test_a_first_engine_that_dies_is_followed_by_another_one(recovery, state):
         await waiting
         assert scene.set.state is LinkState.READY
 
-    play(scenario, count=0, recovery=recovery)
+    play(scenario, count=0, recovery=recovery, expects_first=True)
 
 
 def test_a_suspect_that_is_accused_has_one_of_two_engines_alone():

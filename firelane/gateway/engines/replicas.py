@@ -38,9 +38,8 @@ PARKED_S = 600.0
 class ReplicaSet:
     """Links may be added and removed at any time. All methods belong to one event loop.
 
-    expects_first: whether the first engine is starting already when none is known yet, as where another
-    process starts it. deaths, resumed: engines that ended, and requests that went on elsewhere, since the
-    start. handed_over: requests that went from an engine for prefill to one for decode.
+    deaths, resumed: engines that ended, and requests that went on elsewhere, since the start. handed_over:
+    requests that went from an engine for prefill to one for decode.
     """
 
     def __init__(
@@ -52,10 +51,12 @@ class ReplicaSet:
         first_id: int = 1,
         router: Router | None = None,
         ejection: Ejection | None = None,
+        expects_first: bool = False,
     ) -> None:
         """ejection: None = all engines get requests. parked_s: how long a request may be without an engine.
         recovery: None = requests fail with it.
-        first_id: of its requests; see wire.numbers."""
+        first_id: of its requests; see wire.numbers. expects_first: the first engine is starting already when
+        none is known yet, as where another process starts it."""
         self._router = router or Router()
         self._ejection: Ejection = ejection or NoEjection()
         self.links: list[EngineLink] = []
@@ -73,8 +74,7 @@ class ReplicaSet:
         """Engine that has a request alone, on trial: it gets no other one."""
         self._waiters = Waiters()
         self.children = EngineChildren(lambda: self.links)
-        self._hurries = False
-        self.expects_first = False
+        self._hurries, self._expects_first = False, expects_first
         for link in links:
             self.add(link)
 
@@ -136,7 +136,7 @@ class ReplicaSet:
 
     @property
     def _is_first_to_come(self) -> bool:
-        return self.expects_first and self.sizes is None
+        return self._expects_first and self.sizes is None
 
     @property
     def progress(self) -> Progress | None:

@@ -157,10 +157,9 @@ class GatewayProcess:
         self._on_serving()
 
     def _make_engines(self, model: ModelConfig) -> ReplicaSet:
-        made = ReplicaSet(ejection=OutlierEjection(), first_id=first_id(self._number))
+        made = ReplicaSet(ejection=OutlierEjection(), first_id=first_id(self._number), expects_first=True)
         self._models[model.names[0]] = made
         _set_up(made, model)
-        made.expects_first = True
         return made
 
     def _place(self, model: ServedModel) -> None:
@@ -232,8 +231,8 @@ class GatewayProcess:
 
     async def _attach(self, engine: Engine, sock: socket.socket) -> None:
         if engine.place not in self._links:
-            replicas, link = self._models[engine.model], EngineLink(name=engine.replica)
-            link.is_shared = True
+            replicas = self._models[engine.model]
+            link = EngineLink(name=engine.replica, is_shared=True)
             replicas.add(link)
             self._links[engine.place] = replicas, link
         self._assign(engine.place, engine.role)

@@ -68,8 +68,16 @@ class EngineLink:
     process: tokens still on their way from there cannot be taken for those of its next life.
     """
 
-    def __init__(self, *, name: str = "0", watch: Watch | None = None, tell: Tell | None = None) -> None:
-        """name: of the replica, in logs and metrics."""
+    def __init__(
+        self,
+        *,
+        name: str = "0",
+        watch: Watch | None = None,
+        tell: Tell | None = None,
+        is_shared: bool = False,
+    ) -> None:
+        """name: of the replica, in logs and metrics. is_shared: other gateways have connections to the
+        engine."""
         self.name = name
         self.engine = EngineState()
         self.process: ProcessState = UnknownProcess()
@@ -78,8 +86,7 @@ class EngineLink:
         self.stats = EngineStats()
         self.beat = Beat(0.0)
         self.load_clock = LoadClock()
-        self.is_shared = False
-        """Other gateways have connections to the engine."""
+        self.is_shared = is_shared
         self.has_crashed = False
         """The engine that ended last did so by itself."""
         self.has_served = False
