@@ -59,18 +59,19 @@ def _router(name: str, record: PageRecord) -> Router:
 
 def _link(number: int, tenants: int) -> EngineLink:
     link = EngineLink(name=str(number))
-    link.serve(
+    link.lifecycle.serve(
         Ready(
             **{"protocol": 1, "pid": 1, "model": "m", "vocab_size": 1, "max_model_len": 1, "max_num_seqs": 1},
             **{"block_size": PAGE_TOKENS, "num_blocks": PAGES // ENGINES + 1000},
             **{"weights_bytes": 1, "kv_bytes": 1, "load_s": 1.0},
         )
     )
-    link.sequences, link.step_ms, link.token_ms = 4, 8.0 + number % 3, 0.06
-    link.prefill_tokens = sum(100 * (1 + (number + i) % 7) for i in range(4))
-    link.queued = TenantLoad(Queued(), Queued())
+    load = link.load
+    load.sequences, load.step_ms, load.token_ms = 4, 8.0 + number % 3, 0.06
+    load.prefill_tokens = sum(100 * (1 + (number + i) % 7) for i in range(4))
+    load.queued = TenantLoad(Queued(), Queued())
     for i in range(tenants):
-        link.queued.interactive.change(str(i) if i else "", 1.0, link.prefill_tokens // tenants)
+        load.queued.interactive.change(str(i) if i else "", 1.0, load.prefill_tokens // tenants)
     return link
 
 
@@ -84,7 +85,7 @@ def _record(links: list[EngineLink]) -> tuple[PageRecord, list[bytes]]:
     shared = os.urandom(4 * PAGE_TOKENS)
     for i in range(PAGES // PAGES_OF_PROMPT):
         prompt = shared + os.urandom(4 * PAGE_TOKENS * PAGES_OF_PROMPT)
-        record.tell(links[i % ENGINES], page_names(b"", prompt), ())
+        record.tell(links[i % ENGINES].load, page_names(b"", prompt), ())
         if i % 50 == 0:
             known.append(prompt)
     return record, known
@@ -99,13 +100,14 @@ def _time(
     for i in range(DECISIONS):
         flight = _flight((known[i % len(known)] + os.urandom(4 * tokens))[: 4 * tokens])
         began = time.perf_counter()
-        route = router.route(flight, ejection.admitted(engines.serving, began))
+        serving = [link.load for link in engines.serving]
+        route = router.route(flight, ejection.admitted(serving, began))
         times.append(1e6 * (time.perf_counter() - began))
         assert route is not None
         new = page_names(b"", flight.request.prompt)[flight.cached_tokens // PAGE_TOKENS :]
         began = time.perf_counter()
-        record.tell(route.link, new, ())
-        record.tell(route.link, (), new)
+        record.tell(route.engine, new, ())
+        record.tell(route.engine, (), new)
         told.append(1e6 * (time.perf_counter() - began))
     return median(times), median(told)
 

@@ -5,14 +5,18 @@ an event to a state.
         any --Retired, Lost--> dead --Connected--> starting
 
 Whoever logs, shows or routes reads the state, or looks at the event that it is handed; nobody keeps a copy.
+An EngineLifecycle has the state of the engine in one place of a server, from one process to the next.
 """
 
 from __future__ import annotations
 
 import enum
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from firelane.child_process.child import in_words, is_own_doing
+from firelane.child_process.child import code_of, in_words, is_own_doing
 from firelane.errors import KilledError
 from firelane.wire.frames import Asleep, Awake, Failed, Loading, Progress, Ready
 
@@ -196,3 +200,112 @@ def apply(state: EngineState, event: EngineEvent) -> EngineState:  # limits: exe
             return replace(state, link=LinkState.DEAD, reason=why, ready=None, asleep=None)
         case _:
             return state
+
+
+UNKNOWN_S = 5
+"""Seconds left of a stage that does not tell how far it is."""
+MOST_S = 600
+
+
+@dataclass(slots=True)
+class _LoadStage:
+    began_s: float
+    first: float
+    latest: Progress
+
+
+class LoadClock:
+    """Reports of one engine's load. Stages run at the same time: the longest one counts."""
+
+    def __init__(self) -> None:
+        self._stages: dict[str, _LoadStage] = {}
+
+    def note(self, frame: Progress, now_s: float) -> None:
+        stage = self._stages.setdefault(frame.stage, _LoadStage(now_s, frame.done, frame))
+        stage.latest = frame
+
+    def left_s(self, now_s: float) -> int:
+        """Whole seconds, at least 1: when it is worth asking again."""
+        left = [_left_s(stage, now_s) for stage in self._stages.values()]
+        return min(MOST_S, max(1, math.ceil(max(left, default=1.0))))
+
+
+def _left_s(stage: _LoadStage, now_s: float) -> float:
+    frame, done = stage.latest, stage.latest.done - stage.first
+    if frame.done >= frame.total:
+        return 0.0
+    return (now_s - stage.began_s) * (frame.total - frame.done) / done if done > 0 else UNKNOWN_S
+
+
+class EngineLifecycle:
+    """The engine of one place, from one process to the next. Events change its state here, and nowhere else.
+    All methods belong to one event loop."""
+
+    def __init__(self, tell: Callable[[EngineEvent], None], on_state: Callable[[EngineState], None]) -> None:
+        """tell: gets each event once all that follows from it is done. on_state: gets each new state at
+        once."""
+        self.tell, self._on_state = tell, on_state
+        self.load_clock = LoadClock()
+        self.has_crashed = False
+        """The process that ended last did so by itself."""
+        self.has_served = False
+        """The process has answered something."""
+        self.ready_s: float | None = None
+        """The moment when the process became ready, by time.monotonic."""
+        self.engine = EngineState()
+        self.state, self.ready = self.engine.link, self.engine.ready
+        """Parts of `engine` that are read for each request."""
+        self.apply(Assigned(""))
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is LinkState.READY
+
+    def apply(self, event: EngineEvent) -> None:
+        """Change the state; the caller tells the event later, if at all."""
+        self.engine = engine = apply(self.engine, event)
+        self.state, self.ready = engine.link, engine.ready
+        self._on_state(engine)
+
+    def change(self, event: EngineEvent) -> None:
+        """Change the state, and tell the event."""
+        self.apply(event)
+        self.tell(event)
+
+    def begin(self, *, is_remote: bool) -> None:
+        """A connection to the next process stands."""
+        self.has_served = self.has_crashed = False
+        self.ready_s = None
+        self.change(Connected(is_remote))
+
+    def note_progress(self, frame: Progress) -> None:
+        self.load_clock.note(frame, time.monotonic())
+        self.change(frame)
+
+    def serve(self, ready: Ready) -> None:
+        """The engine has been accepted; the caller tells the event."""
+        self.ready_s = time.monotonic()
+        self.apply(ready)
+
+    def assign_role(self, role: str) -> None:
+        """The part of requests that is sent there from now on; "": the engine's own."""
+        self.change(Assigned(role))
+
+    def retire(self, reason: str) -> None:
+        """No new requests go there; those in flight go on."""
+        if self.is_ready:
+            self.change(Retired(reason))
+
+    def lose(self, lost: Lost) -> None:
+        """The connection has ended; the caller tells the event."""
+        self.has_crashed = self.has_crashed or self._ended_by_itself
+        self.apply(lost)
+        self.load_clock = LoadClock()
+
+    @property
+    def _ended_by_itself(self) -> bool:
+        """The engine has crashed: no other process ended it. One that says why it ends may have lost a
+        process of its own that another one killed."""
+        if self.engine.failed is not None or self.ready is None or self.engine.is_remote:
+            return False
+        return is_own_doing(code_of(self.ready.pid))

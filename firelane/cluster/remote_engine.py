@@ -11,6 +11,7 @@ from typing import Protocol
 
 from firelane.cluster.addresses import Place
 from firelane.cluster.dial import Dialed
+from firelane.engine_state import EngineLifecycle, Unreachable
 from firelane.errors import PeerLostError
 
 log = logging.getLogger(__name__)
@@ -21,12 +22,11 @@ class RemoteLink(Protocol):
     """The gateway's end of one engine."""
 
     name: str
+    lifecycle: EngineLifecycle
 
     def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> Awaitable[str]:
         """Take a connection. Returns the reason of its end when it has ended."""
         ...
-
-    def not_reached(self, reason: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class RemoteEngine:
 
     def _note(self, reason: str) -> None:
         """Each reason once, however often it comes."""
-        self.link.not_reached(f"engine at {self.place}: {reason}")
+        self.link.lifecycle.change(Unreachable(f"engine at {self.place}: {reason}"))
         if reason != self._told:
             self._told = reason
             log.warning("engine_not_reached address=%s reason=%r; it is tried again", self.place, reason)

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.child_process.child import ProcessState
 from firelane.engine_config import EngineConfig
-from firelane.engine_state import EngineExit, EngineState, Exited, GaveUp
+from firelane.engine_state import EngineExit, EngineLifecycle, Exited, GaveUp
 from firelane.errors import MachineError
 from firelane.node.engine_process import StartEngine, start_engine
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
@@ -39,15 +39,11 @@ STOP_S = 2.0
 class Link(Protocol):
     """The gateway's end of one engine."""
 
-    engine: EngineState
+    lifecycle: EngineLifecycle
     process: ProcessState
-    ready_s: float | None
-    has_served: bool
 
     @property
     def in_flight(self) -> int: ...
-    @property
-    def is_ready(self) -> bool: ...
     async def attach(self, sock: socket.socket) -> None: ...
 
 
@@ -134,7 +130,7 @@ class Replica(Generic[LinkT]):
     async def stop(self) -> None:
         """An engine that serves ends by itself when its connection does; one that still loads would not hear
         of it."""
-        serves = self.link is not None and self.link.is_ready
+        serves = self.link is not None and self.link.lifecycle.is_ready
         await self.supervisor.stop(STOP_S if serves else 0.0)
 
     async def _take_socket(self, sock: socket.socket) -> None:
@@ -150,8 +146,9 @@ class Replica(Generic[LinkT]):
             self._engines.share(self.link, acceptor)
 
     def _health(self) -> EngineHealth:
-        link = self.link
-        return EngineHealth() if link is None else EngineHealth(link.ready_s, link.has_served)
+        if self.link is None:
+            return EngineHealth()
+        return EngineHealth(self.link.lifecycle.ready_s, self.link.lifecycle.has_served)
 
     @property
     def has_given_up(self) -> bool:
@@ -168,7 +165,7 @@ class Replica(Generic[LinkT]):
             asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, self._given_up, self.link)
 
     def _explain(self, ended: EngineExit, link: LinkT) -> None:
-        failed = link.engine.failed
+        failed = link.lifecycle.engine.failed
         if failed is not None:
             self._tell(self.name, GaveUp(failed.message, failed.exit_code))
         else:
@@ -277,15 +274,15 @@ class Fleet(Generic[LinkT]):
         try:
             await new.supervisor.start()
             await new.connect(link, engines)
-            while not (link.is_ready or new.has_given_up):
+            while not (link.lifecycle.is_ready or new.has_given_up):
                 await asyncio.sleep(POLL_S)
         except MachineError as error:
             log.error("engine_not_started error=%r", str(error))
         self.replicas.remove(new)
-        if not link.is_ready:
+        if not link.lifecycle.is_ready:
             engines.remove(link)
             await new.supervisor.stop(0.0)
-        return link.is_ready
+        return link.lifecycle.is_ready
 
     async def _empty(self, link: LinkT, engines: Engines[LinkT]) -> None:
         """Requests end, or are moved a few at a time, each time when those before have a token again."""

@@ -103,7 +103,7 @@ def test_an_engine_that_starts_again_gives_pages_as_another_one():
         world.engines[0].die()
         again = Engine(world.hosts[0], **{**pages("prefill", 0), "engine_id": "e9"})
         world.stack.callback(again.die)
-        await until(lambda: any(link.engine_id == "e9" for link in world.replicas.serving))
+        await until(lambda: any(link.load.engine_id == "e9" for link in world.replicas.serving))
         world.engines[0] = again
         await handed_over(world)
         assert {at for _, at, _ in await sent(world.engines[1], 2)} == {"e9"}
@@ -135,7 +135,7 @@ def test_roles_of_engines_on_other_hosts_are_changed_for_one_gateway():
         place = 1 if world.engines[1].requests else 2
         await sent(world.engines[place], 2)
         link = change_role(world.replicas, str(world.places[place]), "prefill")
-        assert (link.role, link.ready.role) == ("prefill", "decode")
+        assert (link.load.role, link.ready.role) == ("prefill", "decode")
         other = world.engines[3 - place]
         assert await sent(other, 1) == [(False, f"e{place}", f"10.0.0.{place}:5600")]
         other.answer(other.requests[0].id, [6], "length")
@@ -152,7 +152,7 @@ def test_the_role_of_an_engine_whose_pages_do_not_travel_stays():
         await world.serving(1)
         with pytest.raises(RequestError, match="`firelane engine` there with --kv-transfer-address"):
             change_role(world.replicas, str(world.places[0]), "decode")
-        assert world.replicas.links[0].role == "both"
+        assert world.replicas.links[0].load.role == "both"
 
     play(scenario)
 

@@ -112,4 +112,4 @@ def play(scenario, **options):
 
 
 def work(link):
-    return link.prefill_tokens + link.sequences
+    return link.load.prefill_tokens + link.load.sequences

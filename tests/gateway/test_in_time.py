@@ -70,7 +70,7 @@ def test_every_policy_chooses_among_those_that_can(name):
     fast.sequences = 50
     for _ in range(5):
         one = flight(deadline_ms=2000, session=b"s")
-        assert router.route(one, [slow, fast]).link is fast
+        assert router.route(one, [slow, fast]).engine is fast
 
 
 def test_the_deadline_of_a_request_in_flight_is_a_time_of_this_process():

@@ -28,7 +28,7 @@ def link(name, *, running=0, own=0):
     made = EngineLink(name=name, is_shared=True)
     made.receive(StepFrame(1, [], [], [], [], [], EngineStats(running=running)))
     for _ in range(own):
-        made.submit(request(10))
+        made.requests.submit(request(10))
     return made
 
 
@@ -37,15 +37,15 @@ def test_what_is_no_time_counts_as_none(value):
     one, other = link("0"), link("1")
     one.receive(Beat(0.0, value, value))
     other.receive(Beat(0.0, 10.0, 1.0))
-    assert (one.step_ms, one.token_ms) == (0.0, 0.0)
-    assert LeastTime().choose(request(10), [one, other]) in (one, other)
+    assert (one.load.step_ms, one.load.token_ms) == (0.0, 0.0)
+    assert LeastTime().choose(request(10), [one.load, other.load]) in (one.load, other.load)
 
 
 @pytest.mark.parametrize("policy", [LeastRequests, LeastTokens, PageAware])
 def test_what_a_gateway_has_sent_counts_at_least(policy):
     async def scenario():
-        idle, busy = link("idle", running=-5, own=1), link("busy", running=10**18)
-        other = link("other")
+        idle, busy = link("idle", running=-5, own=1).load, link("busy", running=10**18).load
+        other = link("other").load
         assert (idle.sequences, busy.sequences) == (1, 10**18)
         assert policy().choose(request(10), [idle, busy, other]) is other
 

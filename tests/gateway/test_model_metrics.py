@@ -18,10 +18,10 @@ def test_engine_counters_outlive_an_engine():
     registry, link = Registry(), EngineLink()
     engines = ReplicaSet([link])
     ModelMetrics(registry, engines, ServerMetrics(registry))
-    link.stats = EngineStats(steps=5, preemptions=2)
+    link.load.stats = EngineStats(steps=5, preemptions=2)
     assert b"firelane:engine_steps_total 5.0" in registry.render()
     link.lose("killed")
-    link.stats = EngineStats(steps=3)
+    link.load.stats = EngineStats(steps=3)
     page = registry.render()
     assert b"firelane:engine_steps_total 8.0" in page
     assert b"vllm:num_preemptions_total 2.0" in page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from firelane.gateway.engines.link.connection import Outbox
+from firelane.gateway.engines.link.outbox import Outbox
 from firelane.wire.frames import Abort, NewRequest, Sampling, Submit
 from firelane.wire.submissions import SUBMIT_BYTES
 

@@ -92,12 +92,12 @@ def test_the_router_tells_the_engine_that_it_chooses(shares_pages):
     router, engines = Router.of("least-tokens", shares_pages=shares_pages), [Engine("a"), Engine("b")]
     first = router.route(flight(), engines)
     assert first is not None
-    first.link.prefill_tokens = LONG  # has work now
+    first.engine.prefill_tokens = LONG  # has work now
     one = flight()
     second = router.route(one, engines)
     assert second is not None
-    assert second.link is not first.link
-    assert one.continuation().pages_at == (first.link.engine_id if shares_pages else "")
+    assert second.engine is not first.engine
+    assert one.continuation().pages_at == (first.engine.engine_id if shares_pages else "")
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_a_request_without_an_engine_is_refused_when_its_time_is_over(service, m
 def test_a_request_that_has_begun_goes_on_though_its_time_is_over(service, monkeypatch):
     monkeypatch.setattr(parked, "TICK_S", 0.01)
     answer = begin(service, "/v1/completions", {"prompt": "say", "deadline_ms": 600_000}, steps=2)
-    flight = next(iter(service.link.links[0]._delivery.flights.values()))
+    flight = next(iter(service.link.links[0].requests.delivery.flights.values()))
     flight.due_s = 0.0
     kill(service)
     revive(service)

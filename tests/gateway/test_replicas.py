@@ -91,8 +91,8 @@ def test_sizes_and_counters_are_those_of_all():
     async def scenario(scene):
         assert scene.set.ready.max_num_seqs == 16
         assert scene.set.ready.num_blocks == 200
-        scene.links[0].stats = EngineStats(running=1, steps=5, prompt_tokens=7)
-        scene.links[1].stats = EngineStats(running=2, steps=8, prompt_tokens=1)
+        scene.links[0].load.stats = EngineStats(running=1, steps=5, prompt_tokens=7)
+        scene.links[1].load.stats = EngineStats(running=2, steps=8, prompt_tokens=1)
         assert (scene.set.stats.running, scene.set.stats.steps) == (3, 13)
         assert {name: stats.steps for name, stats in scene.set.stats_by_replica.items()} == {"0": 5, "1": 8}
         scene.engines[0].die()
@@ -229,9 +229,9 @@ def test_a_suspect_that_is_accused_has_one_of_two_engines_alone():
     async def scenario(scene):
         made = [await scene.submit() for _ in range(4)]
         accused = next(iter(scene.engines[0].running))
-        flight = scene.links[0]._delivery.flights[accused]
+        flight = scene.links[0].requests.delivery.flights[accused]
         scene.set.deaths += 1  # after which it is asked how trials go on
-        scene.set._parked.accuse(scene.links[0].take_back(1))
+        scene.set._parked.accuse(scene.links[0].requests.take_back(1))
         scene.set._parked.try_next()
         await until(lambda: [accused] in scene.where())
         alone = scene.where().index([accused])

@@ -63,7 +63,7 @@ def test_engines_do_all_again():
         assert scene.set.handed_over == 1
         for name in ("1", "2"):
             change_role(scene.set, name, BOTH)
-        assert [link.role for link in scene.links] == [BOTH] * 3
+        assert [link.load.role for link in scene.links] == [BOTH] * 3
         sinks = [(await scene.submit(tokens=LONG))[1] for _ in range(3)]
         assert [len(ids) for ids in scene.where()] == [1, 1, 1]
         await scene.finish(*sinks)
@@ -142,9 +142,9 @@ def test_an_engine_that_starts_again_keeps_its_role():
         link = change_role(scene.set, "0", D)
         scene.engines[0].die()
         await until(lambda: link.state is LinkState.DEAD)
-        assert link.role == "both"
+        assert link.load.role == "both"
         await scene.bring_up(0, role=P, engine_id="e3")
-        assert (link.role, link.engine_id) == (D, "e3")
+        assert (link.load.role, link.load.engine_id) == (D, "e3")
 
     play(scenario, P, D)
 
@@ -180,7 +180,7 @@ def test_a_gateway_moves_its_own_requests_as_it_is_told_of_a_role():
         await until(lambda: scene.engines[2].running)
         assert told(scene.engines[2]) == [(LONG, len(ANSWER), "e1")]
         take_role(scene.set, scene.links[1], "")
-        assert scene.links[1].role == D  # its own
+        assert scene.links[1].load.role == D  # its own
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)
 
@@ -204,9 +204,9 @@ def test_roles_that_cannot_be_changed():
     async def scenario(scene):
         with pytest.raises(RequestError, match="no engine '7' serves: there are 0, 1"):
             change_role(scene.set, "7", P)
-        scene.links[0].serve(msgspec.structs.replace(scene.links[0].ready, engine_id=""))
+        scene.links[0].lifecycle.serve(msgspec.structs.replace(scene.links[0].ready, engine_id=""))
         with pytest.raises(RequestError, match="--prefill and --decode"):
             change_role(scene.set, "0", D)
-        assert [link.role for link in scene.links] == [P, D]
+        assert [link.load.role for link in scene.links] == [P, D]
 
     play(scenario, P, D)

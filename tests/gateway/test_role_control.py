@@ -34,7 +34,7 @@ def controlled(scene, metrics):
 
 
 def roles_of(scene):
-    return [link.role for link in scene.links]
+    return [link.load.role for link in scene.links]
 
 
 def test_the_least_busy_engine_changes_and_streams_go_on():
@@ -83,7 +83,7 @@ def test_nothing_changes_while_one_kind_is_missing():
         for turn in range(2, 9):
             metrics.ttft.observe(5.0, 20)
             control.sweep(10.0 * turn)
-        assert [link.role for link in scene.set.serving] == [D, D]
+        assert [link.load.role for link in scene.set.serving] == [D, D]
         await asyncio.sleep(0)
 
     play(scenario, P, D, D)

@@ -45,7 +45,7 @@ def test_engines_of_one_machine_are_connected_already():
     async def scenario(scene):
         for place, role in enumerate((P, D)):
             await scene.bring_up(place, role=role, engine_id=f"e{place}", pages_address="10.0.0.1:5600")
-        assert [link.pages_address for link in scene.links] == ["", ""]
+        assert [link.load.pages_address for link in scene.links] == ["", ""]
         await scene.submit(tokens=LONG)
         await handed_over(scene)
         requests = [*scene.engines[1].expected, *scene.engines[1].submitted]
@@ -140,7 +140,7 @@ def test_an_engine_whose_streams_would_wait_long_takes_a_prompt_only_from_a_long
     step_ms, token_ms, goes_there
 ):
     async def scenario(scene):
-        scene.links[1].step_ms, scene.links[1].token_ms = step_ms, token_ms
+        scene.links[1].load.step_ms, scene.links[1].load.token_ms = step_ms, token_ms
         first, _ = await scene.submit(tokens=QUEUE_TOKENS)
         second, _ = await scene.submit(tokens=1000)
         expected = [[first], [second]] if goes_there else [[first, second], []]
@@ -169,7 +169,7 @@ def test_pages_that_travel_are_no_work_for_an_engine_that_decodes():
         prompts = [(await scene.submit(tokens=2 * BUSY))[0]]
         await handed_over(scene)
         assert scene.where() == [[], prompts]
-        assert scene.links[1].prefill_tokens < WORTH_TOKENS
+        assert scene.links[1].load.prefill_tokens < WORTH_TOKENS
         prompts += [(await scene.submit(tokens=2 * BUSY))[0] for _ in range(2)]
         assert scene.where() == [prompts[1:2], [prompts[0], prompts[2]]]
 

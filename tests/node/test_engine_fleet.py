@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from firelane.engine_config import EngineConfig
-from firelane.engine_state import EngineExit, EngineState, GaveUp
+from firelane.engine_state import EngineExit, EngineLifecycle, GaveUp, Lost
 from firelane.errors import MachineError
 from firelane.native import machine
 from firelane.node import fleet
@@ -18,6 +18,7 @@ from firelane.node.fleet import Fleet
 from firelane.node.supervisor import EngineHealth
 from firelane.server.engine_shares import EngineOptions, share_out, share_threads
 from firelane.wire.frames import Failed
+from tests.ready_frame import READY
 
 ABOVE = "; its last lines are above"
 
@@ -61,15 +62,15 @@ class Supervisor:
 class Link:
     def __init__(self, log, name):
         self.log, self.name = log, name
-        self.engine, self.process, self.ready_s = EngineState(), None, None
-        self.has_served = self.is_ready = False
+        self.lifecycle, self.process = EngineLifecycle(lambda _: None, lambda _: None), None
         self.in_flight = 0
 
     async def attach(self, _):
         self.log.append(f"attach {self.name}")
 
     def serve(self):
-        self.is_ready, self.ready_s = True, 1.0
+        self.lifecycle.serve(READY)
+        self.lifecycle.ready_s = 1.0
 
 
 class Engines:
@@ -208,7 +209,7 @@ def test_a_link_has_its_process_and_tells_the_health_of_its_engine(scene):
     async def scenario(_own, engines, log):
         link, supervisor = engines.links[1], Supervisor.made[1]
         assert link.process is supervisor
-        link.has_served = True
+        link.lifecycle.has_served = True
         assert supervisor.health() == EngineHealth(1.0, has_answered=True)
         supervisor.on_exit(EngineExit(pid=1, return_code=-9, lived_s=1.0))
         assert log == ["Exited 1"]
@@ -233,7 +234,8 @@ def test_the_last_words_of_an_engine_say_why_its_place_stays_empty(scene, code, 
         events = []
         replica = own.replicas[0]
         replica._tell = lambda name, event: events.append((name, event))
-        engines.links[0].engine = EngineState(failed=failed)
+        if failed is not None:
+            engines.links[0].lifecycle.change(failed)
         Supervisor.made[0].on_given_up(EngineExit(pid=1, return_code=code, lived_s=0.1))
         assert (replica.has_given_up, events) == (True, [])  # its last frame may still be on the way
         await asyncio.sleep(0.01)
@@ -291,7 +293,7 @@ def test_the_next_engine_waits_until_what_was_lost_is_heard_of_again(scene, monk
 
 def test_engines_that_load_are_not_waited_for_at_the_end(scene):
     async def scenario(own, engines, _log):
-        engines.links[1].is_ready = False
+        engines.links[1].lifecycle.change(Lost("gone"))
         await own.stop()
         assert [s.calls[-1] for s in Supervisor.made] == [("stop", fleet.STOP_S), ("stop", 0.0)]
 

@@ -123,7 +123,7 @@ class DisaggRun:
         takers = [engine for engine in self._engines if flight.id not in engine.leaving]
         route = self._router.route(flight, takers)
         assert route is not None
-        engine, then = route.link, route.next_link
+        engine, then = route.engine, route.next_engine
         flight.hands_over = then is not None
         request = flight.continuation()
         self._later(lambda: engine.submit(request, flight))

@@ -14,7 +14,7 @@ async def forget_tenant(models: Iterable[ReplicaSet], tenant: str, timeout_s: fl
     """Pages that each engine has erased, and the number of engines that have not answered in time, or cannot
     be reached. models: the engines of each."""
     asked = [(link, ForgetTenant(tenant, engines.next_id())) for engines in models for link in engines.links]
-    answers = [answer for link, frame in asked if (answer := link.forget_tenant(frame)) is not None]
+    answers = [answer for link, frame in asked if (answer := link.commands.forget_tenant(frame)) is not None]
     done, late = await asyncio.wait(answers, timeout=timeout_s) if answers else (set(), set())
     for answer in late:
         answer.cancel()

@@ -38,7 +38,7 @@ def progress(links: Sequence[EngineLink]) -> Progress | None:
 
 def left_s(links: Sequence[EngineLink]) -> int:
     """Time until the next engine is likely to serve, in whole seconds."""
-    loading = [link.load_clock for link in links if link.state is LinkState.STARTING]
+    loading = [link.lifecycle.load_clock for link in links if link.state is LinkState.STARTING]
     return min((clock.left_s(time.monotonic()) for clock in loading), default=1)
 
 
@@ -46,7 +46,7 @@ def stats(before: EngineStats, links: Sequence[EngineLink]) -> EngineStats:
     """Sums. before: counters of engines that have gone."""
     total = before
     for link in links:
-        total = add_stats(total, link.stats)
+        total = add_stats(total, link.load.stats)
     return total
 
 
@@ -54,7 +54,7 @@ def stats_by_replica(links: Sequence[EngineLink]) -> dict[str, EngineStats]:
     """By the name of the place, which two engines may have for a while."""
     found: dict[str, EngineStats] = {}
     for link in links:
-        found[link.name] = add_stats(found.get(link.name, EngineStats()), link.stats)
+        found[link.name] = add_stats(found.get(link.name, EngineStats()), link.load.stats)
     return found
 
 
@@ -106,15 +106,15 @@ class EngineChildren:
         """Replacements since the start, by kind of process."""
         total = self._gone.copy()
         for link in self._links():
-            total.update(link.beat.replaced)
+            total.update(link.load.beat.replaced)
         return total
 
     @property
     def broken(self) -> dict[str, str]:
         """The reason why an engine has no child of a kind, by kind."""
-        return {kind: why for link in self._links() for kind, why in link.beat.broken.items()}
+        return {kind: why for link in self._links() for kind, why in link.load.beat.broken.items()}
 
     def gone(self, link: EngineLink) -> None:
         """The engine of this link has ended."""
-        self._gone.update(link.beat.replaced)
-        link.beat = Beat(0.0)
+        self._gone.update(link.load.beat.replaced)
+        link.load.beat = Beat(0.0)

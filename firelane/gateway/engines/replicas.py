@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
@@ -22,6 +22,7 @@ from firelane.gateway.engines import joint
 from firelane.gateway.engines.in_flight import InFlight, Sink
 from firelane.gateway.engines.joint import EngineChildren, add_counters, together
 from firelane.gateway.engines.link.link import EngineLink
+from firelane.gateway.engines.link.load import EngineLoad
 from firelane.gateway.engines.link.waiters import Waiters
 from firelane.gateway.engines.listener import NOBODY
 from firelane.gateway.engines.recovery.ejection import Ejection, NoEjection
@@ -60,6 +61,7 @@ class ReplicaSet:
         self._router = router or Router()
         self._ejection: Ejection = ejection or NoEjection()
         self.links: list[EngineLink] = []
+        self._link_of: dict[EngineLoad, EngineLink] = {}
         self.events = NOBODY
         self.deaths = self.resumed = self.handed_over = 0
         self._recovery: Recovery = recovery or NoRecovery()
@@ -89,15 +91,17 @@ class ReplicaSet:
     def add(self, link: EngineLink) -> None:
         """In the place of one of the same name it has its role."""
         before = [other.engine.assigned_role for other in self.links if other.name == link.name]
-        link.assign_role(before[-1] if before else "")
+        link.lifecycle.assign_role(before[-1] if before else "")
         link.owner = self
         self.links.append(link)
+        self._link_of[link.load] = link
 
     def remove(self, link: EngineLink) -> None:
         """Its engine is ended; what is still in flight there goes on elsewhere."""
-        flights = link.take_back(link.in_flight)
+        flights = link.requests.take_back(link.in_flight)
         self.links.remove(link)
-        self._before = add_counters(self._before, link.stats)
+        del self._link_of[link.load]
+        self._before = add_counters(self._before, link.load.stats)
         self.children.gone(link)
         link.owner = None
         link.close("the engine is replaced")
@@ -106,23 +110,23 @@ class ReplicaSet:
 
     def retire(self, link: EngineLink, reason: str) -> None:
         """Requests that have not begun there go elsewhere; the others may end there."""
-        link.retire(reason)
+        link.lifecycle.retire(reason)
         self._resize()
-        self._resume(link.take_waiting())
+        self._resume(link.requests.take_waiting())
 
     def move(self, link: EngineLink, count: int, *, gives_pages: bool = False) -> int:
         """Its oldest requests go on elsewhere; returns how many there were. gives_pages: with their pages
         from there."""
-        flights = link.take_back(count)
+        flights = link.requests.take_back(count)
         for flight in flights if gives_pages else ():
-            flight.have_pages_of(link.engine_id, link.pages_address)
+            flight.have_pages_of(link.load.engine_id, link.load.pages_address)
         self._resume(flights)
         return len(flights)
 
     @property
     def serving(self) -> list[EngineLink]:
         ready = LinkState.READY
-        return [link for link in self.links if link.state is ready]
+        return [link for link in self.links if link.lifecycle.state is ready]
 
     @property
     def state(self) -> LinkState:
@@ -161,16 +165,16 @@ class ReplicaSet:
     def sleep(self) -> None:
         """All engines that serve go to standby."""
         for link in self.serving:
-            link.sleep()
+            link.commands.sleep()
 
     def wake(self) -> None:
         for link in self.links:
-            link.wake()
+            link.commands.wake()
 
     def drain(self, timeout_s: float = 0.0) -> None:
         """Nobody asks these engines any more: have them end by themselves, within this time."""
         for link in self.links:
-            link.drain(timeout_s)
+            link.commands.drain(timeout_s)
 
     @property
     def ready(self) -> Ready | None:
@@ -227,7 +231,7 @@ class ReplicaSet:
     def abort(self, request_id: int) -> None:
         """Stop a request and forget its sink. Unknown ids are ignored."""
         for link in self.links:
-            if link.abort(request_id):
+            if link.requests.abort(request_id):
                 return
         self._parked.remove(request_id)
 
@@ -241,20 +245,20 @@ class ReplicaSet:
 
     def _send(self, flight: InFlight) -> None:
         """Send a request that engines may have had before."""
-        self._route(flight, [link for link in self.serving if link.takes(flight)])
+        self._route(flight, [link for link in self.serving if link.requests.takes(flight)])
 
     def _route(self, flight: InFlight, serving: list[EngineLink]) -> None:
-        engines = [link for link in serving if link is not self._alone]
+        engines: Sequence[EngineLoad] = [link.load for link in serving if link is not self._alone]
         if len(engines) > 1:
             engines = self._ejection.admitted(engines, time.monotonic())
         route = self._router.route(flight, engines)
         if route is not None:
-            then = route.next_link
+            then = route.next_engine
             flight.hands_over = then is not None
-            route.link.submit(flight)
+            self._link_of[route.engine].requests.submit(flight)
             if then is not None:
                 flight.next_engine = then.engine_id
-                then.expect(flight, route.link)
+                self._link_of[then].requests.expect(flight, route.engine)
         else:
             self._parked.add(flight)
 
@@ -271,21 +275,21 @@ class ReplicaSet:
         return bool(self.serving)
 
     def holds(self, flight: InFlight) -> bool:
-        return any(link.holds(flight) for link in self.links)
+        return any(link.requests.holds(flight) for link in self.links)
 
     def send_again(self, flight: InFlight) -> None:
         self.resumed += 1
         self._send(flight)
 
     def send_alone(self, flight: InFlight) -> bool:
-        takers = [link for link in self.serving if link.takes(flight)]
+        takers = [link for link in self.serving if link.requests.takes(flight)]
         if not takers:
             return False
         self._alone = link = min(takers, key=lambda one: one.in_flight)
         self.resumed += 1
-        self._resume(link.take_back(link.in_flight))
+        self._resume(link.requests.take_back(link.in_flight))
         flight.hands_over = False
-        link.submit(flight)
+        link.requests.submit(flight)
         return True
 
     def share_again(self) -> None:
@@ -306,7 +310,7 @@ class ReplicaSet:
                 )
             self._parked.fail("the engine came back with another model")
         self._identity = ready.identity
-        link.serve(ready)
+        link.lifecycle.serve(ready)
         self._follow_pages(link)
         self._resize()
         self.events.on_ready(ready)
@@ -323,7 +327,7 @@ class ReplicaSet:
         """Engines tell their pages once there is another one to choose."""
         others = [other for other in self.serving if other is not link] if self._router.follows_pages else []
         for one in (link, *others) if len(others) == 1 else (link,) if others else ():
-            one.follow_pages()
+            one.commands.follow_pages()
 
     def _send_parked(self) -> None:
         self._parked.try_next()
@@ -334,20 +338,20 @@ class ReplicaSet:
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
         if self.deaths:  # else nobody is suspected
             self._parked.try_next()
-        for wait in link.waits if len(self.links) > 1 else ():
-            self._ejection.note(link, wait)
-        self.events.on_frame(frame, now_s, link.step_prompt_tokens)
+        for wait in link.requests.waits if len(self.links) > 1 else ():
+            self._ejection.note(link.load, wait)
+        self.events.on_frame(frame, now_s, link.requests.step_prompt_tokens)
 
     def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str, *, is_seen: bool) -> None:
         self.deaths += 1
-        self._ejection.lost(link, time.monotonic())
-        self._router.lost(link)
-        self._before = add_counters(self._before, link.stats)
+        self._ejection.lost(link.load, time.monotonic())
+        self._router.lost(link.load)
+        self._before = add_counters(self._before, link.load.stats)
         self.children.gone(link)
         self._resize()
         is_alone, self._alone = link is self._alone, None if link is self._alone else self._alone
-        is_alone = is_alone and not (link.is_shared and link.sequences > 1)
-        death = Death(reason, self._parked.on_trial, is_alone, link.has_crashed, is_seen)
+        is_alone = is_alone and not (link.load.is_shared and link.load.sequences > 1)
+        death = Death(reason, self._parked.on_trial, is_alone, link.lifecycle.has_crashed, is_seen)
         verdict = self._recovery.judge(lost, death)
         for flight, error in verdict.fail:
             flight.fail(error)
@@ -384,11 +388,11 @@ class ReplicaSet:
         self._router.ended(flight)
 
     def on_pages(self, link: EngineLink, frame: PageChanges) -> None:
-        self._router.on_pages(link, frame)
+        self._router.on_pages(link.load, frame)
 
     def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
         self.handed_over += 1
-        flight.have_pages_of(link.engine_id, link.pages_address)
+        flight.have_pages_of(link.load.engine_id, link.load.pages_address)
         self._send(flight)
 
     def _resize(self) -> None:

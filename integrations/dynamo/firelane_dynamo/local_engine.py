@@ -46,7 +46,7 @@ class LocalEngine:
             self._link.attach,
             on_given_up=self._on_given_up,
             join_peers=self._peers.join if peers is not None else None,
-            health=lambda: EngineHealth(self._link.ready_s, self._link.has_served),
+            health=lambda: EngineHealth(self._link.lifecycle.ready_s, self._link.lifecycle.has_served),
         )
         self._link.process = self._supervisor
         self._cache = cache

@@ -113,7 +113,9 @@ class EngineRoleHandler:
 
     def _tell(self, exchange: Exchange, model: ServedModel) -> None:
         engines = [
-            EngineReport(name=link.name, role=link.role, state=link.state.value, requests=link.sequences)
+            EngineReport(
+                name=link.name, role=link.load.role, state=link.state.value, requests=link.load.sequences
+            )
             for link in model.engines.links
         ]
         self._replies.json(exchange, EnginesReport(model=model.name, engines=engines))

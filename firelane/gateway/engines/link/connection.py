@@ -1,4 +1,4 @@
-"""One engine connection: its bytes, the ids of requests on it, and the outbox before it.
+"""One engine connection: its bytes, and the ids of requests on it.
 
 An engine on another host is reached anew after its network failed, and may be the same process still. The
 requests that come back to it have ids then that it has never seen: each connection has a number of its own,
@@ -33,48 +33,6 @@ from firelane.wire.frames import (
     TokenLogprobs,
 )
 from firelane.wire.numbers import SHIFT
-from firelane.wire.submissions import submissions
-
-
-class Outbox:
-    """Owned by its link. send: a frame to the engine, or nowhere while there is no connection."""
-
-    def __init__(self, send: Callable[[ToEngine], None]) -> None:
-        self._send = send
-        self._new: list[NewRequest] = []
-        self._aborts: list[int] = []
-        self._is_scheduled = False
-
-    def submit(self, request: NewRequest) -> None:
-        if request.id in self._aborts:  # of its time here before: the engine must see that first
-            self.flush()
-        self._new.append(request)
-        self._schedule()
-
-    def abort(self, request_id: int) -> None:
-        self._aborts.append(request_id)
-        self._schedule()
-
-    def clear(self) -> None:
-        """Drop all that has not been sent yet."""
-        self._new.clear()
-        self._aborts.clear()
-
-    def flush(self) -> None:
-        """Send what there is now."""
-        self._is_scheduled = False
-        new, self._new = self._new, []
-        aborts, self._aborts = self._aborts, []
-        for submission in submissions(new):
-            self._send(submission)
-        if aborts:
-            self._send(Abort(aborts))
-
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
-
 
 EntryT = TypeVar("EntryT", Started, Finished, TokenLogprobs, Embedding, NewRequest)
 

@@ -58,7 +58,8 @@ class RoleControl:
             return
         before, self._before, self._since_s = self._before, _Counts(self._metrics), now_s
         by_role = {
-            role: [one for one in self._engines.serving if one.role == role] for role in ("prefill", "decode")
+            role: [one for one in self._engines.serving if one.load.role == role]
+            for role in ("prefill", "decode")
         }
         split = Split(len(by_role["prefill"]), len(by_role["decode"]))
         if min(split) > 0:
@@ -68,7 +69,7 @@ class RoleControl:
                 self._change(by_role["decode" if role == "prefill" else "prefill"], role, measured)
 
     def _change(self, others: list[EngineLink], role: Role, measured: Measurement) -> None:
-        link = min(others, key=lambda one: one.sequences)
+        link = min(others, key=lambda one: one.load.sequences)
         log.info(
             "role_controlled replica=%s role=%s ttft_p90_ms=%.0f itl_p90_ms=%.1f",
             *(link.name, role, 1000 * measured.ttft_s, 1000 * measured.itl_s),

@@ -17,10 +17,10 @@ def change_role(engines: ReplicaSet, name: str, role: str) -> EngineLink:
     in all other gateway processes. An engine on another host has this role for this gateway alone. Raises
     RequestError."""
     link = _named(engines, name)
-    if not link.engine_id:
+    if not link.load.engine_id:
         raise RequestError(f"its pages do not travel: {_how_pages_travel(link)}")
-    if link.role != role:
-        log.info("role_changed replica=%s role=%s in_flight=%d", link.name, role, link.sequences)
+    if link.load.role != role:
+        log.info("role_changed replica=%s role=%s in_flight=%d", link.name, role, link.load.sequences)
         take_role(engines, link, role)
     return link
 
@@ -29,9 +29,9 @@ def take_role(engines: ReplicaSet, link: EngineLink, role: str) -> None:
     """The engine's requests follow its role. One for prefill ends the prompts that it has; what decodes on
     one that becomes an engine for prefill goes on at another one, which has its pages from there. An engine
     that starts again in its place keeps the role."""
-    before = link.role
-    link.assign_role(role)
-    if link.role == "prefill" and before != link.role:
+    before = link.load.role
+    link.lifecycle.assign_role(role)
+    if link.load.role == "prefill" and before != "prefill":
         engines.move(link, link.in_flight, gives_pages=True)
 
 

@@ -93,10 +93,10 @@ EngineT = TypeVar("EngineT", bound=RoutedEngine)
 
 
 class Route(NamedTuple, Generic[EngineT]):
-    """next_link: the engine that goes on behind the first token; None: `link` does all."""
+    """next_engine: the one that goes on behind the first token; None: `engine` does all."""
 
-    link: EngineT
-    next_link: EngineT | None = None
+    engine: EngineT
+    next_engine: EngineT | None = None
 
 
 class Router:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firelane.gateway.engines.routing.load_clock import MOST_S, UNKNOWN_S, LoadClock
+from firelane.engine_state import MOST_S, UNKNOWN_S, LoadClock
 from firelane.wire.frames import Progress
 
 
