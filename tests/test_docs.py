@@ -28,7 +28,10 @@ TOPS = ("firelane", "tests", "benchmarks", "scripts")
 FILES = {p.name for top in TOPS for p in (ROOT / top).rglob("*.*")} | FILES_OF_OTHERS
 # A type, or a function called in the text, that some file of the package must define.
 SYMBOL = re.compile(r"`([A-Z][a-z]\w+)(?:\.(\w+))?`")
-NAMES_OF_OTHERS = ("ForCausalLM", "ForCausalLMEagle3", "ForConditionalGeneration")
+NAMES_OF_OTHERS = (
+    *("BertModel", "ForCausalLM", "ForCausalLMEagle3", "ForConditionalGeneration"),
+    *("BertaModel", "ForSequenceClassification"),
+)
 """Names of architectures end in one of these."""
 COMPOSERS = {"bench", "cli", "doctor", "llm", "plan", "server"}
 """Packages that compose the others."""

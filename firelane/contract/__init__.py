@@ -13,7 +13,18 @@ from firelane.contract.limits import EMBED, SAMPLE, SCORE, StepLimits
 from firelane.contract.pages import HostPages, PageMemory
 from firelane.contract.resolve import BackendDefaults, resolve_limits, smallest_limits
 from firelane.contract.slots import DRAFT_MASKS, SAMPLING_DTYPE, SlotState, shared_memory
-from firelane.contract.span import CAUSAL, KEY_TILE, Causal, Chunk, Span, Window, kept_from, reach
+from firelane.contract.span import (
+    CAUSAL,
+    KEY_TILE,
+    Bidirectional,
+    Causal,
+    Chunk,
+    Span,
+    Window,
+    kept_from,
+    last_seen,
+    reach,
+)
 from firelane.contract.standby import NOTHING, GivenBack, private_bytes
 from firelane.contract.step import NO_SNAPSHOT, ZERO_STATE, StepInputs, StepOutputs, mask_row
 from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS
@@ -37,6 +48,7 @@ __all__ = [
     "AdapterMemory",
     "AdapterTensors",
     "BackendDefaults",
+    "Bidirectional",
     "Causal",
     "Chunk",
     "Executor",
@@ -53,6 +65,7 @@ __all__ = [
     "Window",
     "check_adapter",
     "kept_from",
+    "last_seen",
     "mask_row",
     "private_bytes",
     "reach",

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firelane.contract.span import CAUSAL, KEY_TILE, Span, reach
+from firelane.contract.span import CAUSAL, KEY_TILE, Bidirectional, Span, reach
 
 SAMPLE, SCORE, EMBED = 0, 1, 2
 
@@ -47,6 +47,11 @@ class StepLimits:
     def first_spare(self) -> int:
         """The number of the first spare state among all states."""
         return self.max_num_seqs + self.num_snapshots
+
+    @property
+    def whole_prompts(self) -> bool:
+        """Whether all tokens of a sequence have to be in one chunk: some of them see later ones."""
+        return any(isinstance(span, Bidirectional) for span in self.spans)
 
     @property
     def blocks_per_seq(self) -> int:

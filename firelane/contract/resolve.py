@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from firelane.contract.limits import StepLimits, longest_sequence
-from firelane.contract.span import Span
-from firelane.errors import OutOfMemoryError
+from firelane.contract.span import Bidirectional, Span
+from firelane.errors import OutOfMemoryError, UsageError
 
 if TYPE_CHECKING:
     from firelane.engine_config import (
@@ -65,6 +65,8 @@ def smallest_limits(model: ModelSizes, config: ExecutorConfig, defaults: Backend
     longest = config.max_model_len or model.max_model_len
     block_size = config.block_size or defaults.block_size
     tokens = config.max_num_batched_tokens or max(defaults.max_num_batched_tokens, config.max_num_seqs)
+    if any(isinstance(span, Bidirectional) for span in model.spans):
+        tokens = _tokens_of_whole_texts(config, tokens, longest)
     limits = StepLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=tokens,
@@ -77,6 +79,16 @@ def smallest_limits(model: ModelSizes, config: ExecutorConfig, defaults: Backend
         kv_cache_code=config.kv_cache_code,
     )
     return replace(limits, num_blocks=limits.pages_needed(longest))
+
+
+def _tokens_of_whole_texts(config: ExecutorConfig, tokens: int, longest: int) -> int:
+    """Token rows of a step that has to hold a whole text. Raises UsageError."""
+    if config.max_num_batched_tokens is not None and tokens < longest:
+        raise UsageError(
+            f"--max-num-batched-tokens {tokens}: an encoder reads a text in one step, and this one takes "
+            f"{longest} tokens; raise it, or lower --max-model-len"
+        )
+    return max(tokens, longest)
 
 
 def resolve_limits(

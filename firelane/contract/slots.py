@@ -43,6 +43,7 @@ SAMPLING_DTYPE = np.dtype(
         ("num_stop_ids", np.int32),
         ("num_bias", np.int32),
         ("masked", np.int32),  # 1: only what the slot's mask allows may be drawn
+        ("second_text", np.int32),  # of a pair of texts: the position that the second begins at; 0: one text
     ],
     align=True,
 )

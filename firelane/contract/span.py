@@ -1,7 +1,8 @@
 """Attention spans: the positions that a query may see, given by the first one alone.
 
 A span is all that a kernel, the rule by which pages are kept, and the rule of prefix hits know of a mask: the
-query at position p sees positions first(p) .. p.
+query at position p sees positions first(p) .. p; a bidirectional one also sees later positions, up to
+last_seen().
 """
 
 from __future__ import annotations
@@ -58,13 +59,44 @@ class Chunk:
         return f"chunk {self.tokens}"
 
 
-Span = Causal | Window | Chunk
+@dataclass(frozen=True)
+class Bidirectional:
+    """Positions on both sides, up to `distance` away; 0: the whole sequence (the attention of encoders). All
+    tokens of a sequence have to be in one chunk, and the cache keeps them for this step alone.
+    """
+
+    distance: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.distance >= 0, "a distance is 0 or more"
+
+    def first(self, position: int) -> int:
+        return max(0, position - self.distance) if self.distance else 0
+
+    def __str__(self) -> str:
+        return f"bidirectional {self.distance}" if self.distance else "bidirectional"
+
+
+Span = Causal | Window | Chunk | Bidirectional
 CAUSAL = Causal()
 
 
 def reach(span: Span) -> int | None:
     """The largest number of positions that a query can see; None: no bound."""
-    return None if isinstance(span, Causal) else span.tokens
+    match span:
+        case Causal():
+            return None
+        case Bidirectional(distance):
+            return 2 * distance + 1 if distance else None
+        case _:
+            return span.tokens
+
+
+def last_seen(span: Span, position: int, newest: int) -> int:
+    """The last position that a query at `position` sees. newest: the last one of its chunk."""
+    if not isinstance(span, Bidirectional):
+        return position
+    return min(position + span.distance, newest) if span.distance else newest
 
 
 def kept_from(span: Span, position: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from firelane.contract import Executor, StepInputs, StepLimits, StepOutputs
+from firelane.contract import CAUSAL, Bidirectional, Executor, StepInputs, StepLimits, StepOutputs
 from firelane.engine.adapters.places import NO_ADAPTERS, AdapterPlaces
 from firelane.engine.apply import PlanApplier
 from firelane.engine.grammar.draft_masks import DraftMasks
@@ -89,7 +89,7 @@ class EngineCore:
         model with recurrent state is served without drafts where the executor has no spare states."""
         limits = executor.limits
         self._executor, self._channel, self._clock = executor, channel, clock
-        self.kv = _cache_of(limits, snapshots, is_searched=prefix_cache)
+        self.kv = _cache_of(limits, snapshots, is_searched=prefix_cache and not limits.whole_prompts)
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
         spares = SpareStates(limits.max_num_seqs, limits.num_spares, limits.first_spare)
         self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy, spares)
@@ -387,7 +387,7 @@ def _cache_of(limits: StepLimits, snapshots: SnapshotRule | None, *, is_searched
     return KvCache(
         limits.num_blocks,
         limits.block_size,
-        limits.spans,
+        tuple(CAUSAL if isinstance(span, Bidirectional) else span for span in limits.spans),
         is_searched,
         chunk_tokens=limits.max_num_batched_tokens,
         states=states,

@@ -129,7 +129,7 @@ class Scheduler:
         for sequence in quota.prefills():
             if draft.tokens == 0:
                 return
-            tokens = quota.tokens_for(sequence)
+            tokens = self._tokens_for(draft, quota, sequence)
             if tokens and draft.room(sequence) > draft.computed(sequence):
                 self._add_chunk(draft, quota, sequence, tokens)
 
@@ -138,10 +138,21 @@ class Scheduler:
         waiting = self._policy.waiting
         while len(waiting) > len(draft.admitted) and draft.num_free_slots and draft.tokens and draft.rows > 0:
             head = quota.next_waiting()
-            if head is None or not draft.admit(head, quota.spare_pages(head)):
+            if head is None:
+                return
+            tokens = self._tokens_for(draft, quota, head)
+            is_held = self._limits.whole_prompts and not tokens
+            if is_held or not draft.admit(head, quota.spare_pages(head)):
                 return
             draft.rows -= 1
-            self._add_chunk(draft, quota, head, quota.tokens_for(head))
+            self._add_chunk(draft, quota, head, tokens)
+
+    def _tokens_for(self, draft: PlanDraft, quota: StepQuota, sequence: Sequence) -> int:
+        """Token rows that a chunk of it may have; of a sequence that has to be whole all that it needs, or
+        none."""
+        if not self._limits.whole_prompts:
+            return quota.tokens_for(sequence)
+        return len(sequence.tokens) if len(sequence.tokens) <= draft.tokens else 0
 
     def _add_chunk(self, draft: PlanDraft, quota: StepQuota, sequence: Sequence, tokens: int) -> None:
         """Output rows that no sequence in a slot, or soon in one, needs for its next token may be used for

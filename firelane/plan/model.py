@@ -62,4 +62,12 @@ class PlannedModel:
 
 def _is_short(field: object) -> bool:
     """Shapes and spans tell ops apart; angles and norms do not, and are long."""
-    return type(field).__name__ in ("HeadShape", "DeltaShape", "StateShape", "Causal", "Window", "Chunk")
+    return type(field).__name__ in (
+        "HeadShape",
+        "DeltaShape",
+        "StateShape",
+        "Causal",
+        "Window",
+        "Chunk",
+        "Bidirectional",
+    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from firelane.contract.span import Span
+from firelane.contract.span import Bidirectional, Span
 from firelane.program.cache import CacheGroup, CacheLayer, Grouping, group_layers, regroup_layers
 from firelane.program.ops import (
     Attention,
     GatherRows,
+    GiveHidden,
     LatentCache,
     Linear,
     Op,
@@ -92,8 +93,10 @@ class Program:
 
     @property
     def hidden_width(self) -> int:
-        """0 where the program has no head."""
-        return self.head.x.width if self.head else 0
+        """Width of the hidden states that it gives; 0: it gives none."""
+        if self.head:
+            return self.head.x.width
+        return next((op.x.width for op in self.ops if isinstance(op, GiveHidden)), 0)
 
     @cached_property
     def features_in(self) -> int:
@@ -107,9 +110,10 @@ class Program:
 
     @cached_property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """Each once, also where several ops attend to it."""
+        """Each once, also where several ops attend to it. What is attended to on both sides is kept whole
+        until its step is over."""
         found = dict.fromkeys(
-            CacheLayer(layer=op.layer, shape=op.shape, dtype=op.out.dtype, span=op.span)
+            CacheLayer(layer=op.layer, shape=op.shape, dtype=op.out.dtype, span=_kept(op.span))
             for op in self.ops
             if isinstance(op, Attention)
         )
@@ -161,6 +165,11 @@ class Program:
         for op in self.ops:
             total = total + self.op_cost(op, shape)
         return total
+
+
+def _kept(span: Span) -> Span:
+    """The positions that the cache keeps for queries of this span: of both sides, all of a sequence."""
+    return Bidirectional() if isinstance(span, Bidirectional) else span
 
 
 def computes_own_rows(op: Op) -> bool:

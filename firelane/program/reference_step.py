@@ -250,6 +250,17 @@ class ReferenceStep:
         hidden = self.read(self.hidden) if self.hidden else np.zeros((len(logits), 0), np.float32)
         self.outputs = _sample(logits, hidden, self.inputs, self.state)
 
+    def give_hidden(self, hidden: F32) -> None:
+        """hidden: [rows, width], of a program that draws nothing."""
+        rows = len(hidden)
+        self.outputs = ReferenceOutputs(
+            tokens=np.zeros(rows, np.int32),
+            logprobs=np.zeros(rows, np.float32),
+            top_ids=np.full((rows, MAX_LOGPROBS), -1, np.int32),
+            top_logprobs=np.zeros((rows, MAX_LOGPROBS), np.float32),
+            hidden=hidden,
+        )
+
 
 def rounded(array: F32, dtype: DType) -> F32:
     """Float32 holding only values of `dtype`: to nearest, ties to even; NaN stays NaN."""

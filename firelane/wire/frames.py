@@ -44,7 +44,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     of the answer as its client expects it, packed as the prompt; only drafts are taken from it.
     priority: lower is served sooner, within a tenant. deadline_ms: milliseconds that are left when this is
     sent until the answer has to be complete, or rather its first due_tokens tokens; 0: it has no deadline.
-    adapter: the name of the adapter that it is computed with; "" for none.
+    adapter: the name of the adapter that it is computed with; "" for none. second_text: of a pair of texts,
+    the index in `prompt` that the second begins at; 0: it is one text.
     """
 
     id: int
@@ -70,6 +71,7 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     deadline_ms: int = 0
     due_tokens: int = 1
     adapter: str = ""
+    second_text: int = 0
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):

@@ -108,6 +108,7 @@ class Sequence:
         "row_written",
         "sampling",
         "scheduled_s",
+        "second_text",
         "slot",
         "started",
         "status",
@@ -162,10 +163,10 @@ class Sequence:
         self.started = False
         self.row_written = False
         """A step in flight, or an earlier one, has seen the row of its slot."""
-        self.preempted_tokens = 0
-        """Computed tokens that it gave up when it was last preempted."""
+        self.preempted_tokens = 0  # computed ones that it gave up when it was last preempted
         self.preemptions = 0
         """Number of times that it was preempted."""
+        self.second_text = 0  # as in NewRequest
         self.urgency = PLAIN
         self.likely_cached = -1
         """Tokens that it found in the prefix cache when it came, where it has a deadline."""
@@ -248,7 +249,8 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
     holds."""
     tokens = _tokens(request.prompt, vocab_size)
     prompt_len = _prompt_len(request, len(tokens))
-    sampling = pooling_sampling(request.pooling) if request.pooling else request.sampling
+    pooling: Pooling | None = "last" if limits.whole_prompts and request.pooling else request.pooling
+    sampling = pooling_sampling(pooling) if pooling else request.sampling
     _check_sampling(sampling, vocab_size)
     capacity = kv.max_tokens
     outputs = 0 if request.pooling else min(sampling.max_tokens, 1)
@@ -273,6 +275,7 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
         tenant=_tenant(request),
     )
     sequence.pool = Pool() if request.pooling else None
+    sequence.second_text = _second_text(request, len(tokens))
     sequence.tells_pages = request.tells_pages
     sequence.chunk_tokens = max(0, request.chunk_tokens)
     if request.most_drafted >= 0:
@@ -282,6 +285,12 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
     if request.output_start >= 0:
         sequence.resume(prompt_len)
     return sequence
+
+
+def _second_text(request: NewRequest, tokens: int) -> int:
+    if not 0 <= request.second_text <= tokens:
+        raise RequestError(f"second_text is {request.second_text}: the prompt has {tokens} tokens")
+    return request.second_text
 
 
 def _prompt_len(request: NewRequest, tokens: int) -> int:

@@ -50,6 +50,7 @@ class SlotWriter:
             *(max(sampling.logprobs, sampling.prompt_logprobs), sampling.seed % 2**64),
             *(sequence.prompt_len, sequence.prompt_len + sampling.min_tokens, len(stops), len(bias)),
             sequence.constraint is not None,
+            sequence.second_text,
         )
 
     def write_drafts(self, inputs: StepInputs, drafts: Drafts) -> None:

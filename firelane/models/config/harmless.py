@@ -58,6 +58,7 @@ HARMLESS = frozenset(
         "resid_pdrop",
         "return_dict",
         "return_dict_in_generate",
+        "sentence_transformers",  # files beside it, which encoders read; of others the gateway does
         "suppress_tokens",
         "task_specific_params",
         "temperature",

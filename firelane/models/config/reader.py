@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from firelane.models.config.harmless import is_harmless
+from firelane.models.config.sentence_files import KEY, read_sentence_files
 from firelane.program.values import DType
 from firelane.quantization_file import with_quantization
 from firelane.storage import read_regular
@@ -40,7 +41,9 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not valid JSON ({error}): fetch it again") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: not a JSON object: fetch it again")
-    return with_quantization(cast(dict[str, Any], config), directory)
+    config = with_quantization(cast(dict[str, Any], config), directory)
+    files = read_sentence_files(directory)
+    return config | {KEY: files} if files else config
 
 
 class ConfigReader:

@@ -1,5 +1,6 @@
 """The op kinds. A new kind is a file here, a kernel in each backend, and a row in the kernel tests."""
 
+from firelane.program.ops.add_embedding import AddEmbedding
 from firelane.program.ops.attention import Attention
 from firelane.program.ops.base import Op, Product, with_values
 from firelane.program.ops.cast import Cast
@@ -12,8 +13,10 @@ from firelane.program.ops.gated_linear import GELU_TANH, RELU2, SILU, Gate, Gate
 from firelane.program.ops.head_linear import HeadLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
 from firelane.program.ops.latent import LatentCache
+from firelane.program.ops.layer_norm import LayerNorm
 from firelane.program.ops.linear import Linear
 from firelane.program.ops.low_rank import Adapted, LoraExpand, LoraShrink, LowRankPart
+from firelane.program.ops.pool import GiveHidden, Pool, PoolKind
 from firelane.program.ops.recurrent.delta_rule import DeltaRule, DeltaShape
 from firelane.program.ops.recurrent.short_conv import ShortConv
 from firelane.program.ops.recurrent.state_space import StateShape, StateSpace
@@ -29,6 +32,7 @@ __all__ = [
     "RELU2",
     "SILU",
     "Adapted",
+    "AddEmbedding",
     "AllReduce",
     "Attention",
     "AwaitCache",
@@ -45,16 +49,20 @@ __all__ = [
     "Gather",
     "GatherColumns",
     "GatherRows",
+    "GiveHidden",
     "Groups",
     "HeadLinear",
     "HeadNorm",
     "HeadShape",
     "LatentCache",
+    "LayerNorm",
     "Linear",
     "LoraExpand",
     "LoraShrink",
     "LowRankPart",
     "Op",
+    "Pool",
+    "PoolKind",
     "Product",
     "RMSNorm",
     "ReadFeatures",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract.span import CAUSAL, Span, reach
+from firelane.contract.span import CAUSAL, Bidirectional, Span, last_seen, reach
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import HeadShape
 from firelane.program.values import Cost, StepShape, Value, Weight
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Op):
-    """out = softmax(scale * q · Kᵀ) · V for each head, over the positions span.first(p) .. p. Scores and
+    """out = softmax(scale * q · Kᵀ) · V for each head, over the positions that `span` sees. Scores and
     sums in float32; exp(score - max), times the scale of V where the cache has codes, is rounded to out's
     dtype before the product with V, and the product is divided by the sum of the unrounded exponentials. With
     a `softcap` (Gemma 2, 2024), scores are softcap * tanh(score / softcap). `sinks` [heads], if any, are one
@@ -47,6 +47,8 @@ class Attention(Op):
     def cost(self, shape: StepShape) -> Cost:
         s, attended, context = self.shape, shape.attended, shape.context
         seen = reach(self.span)
+        if isinstance(self.span, Bidirectional):
+            attended *= 2
         if seen is not None:
             attended = min(attended, shape.tokens * seen)
             context = min(context, shape.sequences * seen + shape.tokens)
@@ -58,8 +60,9 @@ class Attention(Op):
         q = step.read(self.q).reshape(-1, s.kv_heads, s.group, s.head_dim)
         out = np.empty((*q.shape[:-1], s.v_dim), np.float32)
         for t, (slot, position) in enumerate(zip(step.slots, step.positions, strict=True)):
-            first = self.span.first(int(position))
-            cached = step.read_cache(self.layer, int(slot), first, int(position) + 1)
+            newest = int(step.positions[step.slots == slot].max())
+            first, last = self.span.first(int(position)), last_seen(self.span, int(position), newest)
+            cached = step.read_cache(self.layer, int(slot), first, last + 1)
             out[t] = self._attend(q[t], cached, step)
         step.write(self.out, out.reshape(len(q), -1))
 

@@ -4,6 +4,7 @@ Networks", 2017).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +17,8 @@ from firelane.program.values import Cost, DType, StepShape, Value
 if TYPE_CHECKING:
     from firelane.program.reference_step import ReferenceStep
 
-Activation = Literal["sigmoid", "silu", "gelu_tanh", "relu", "none"]
+Activation = Literal["sigmoid", "silu", "gelu", "gelu_tanh", "normal", "relu", "none"]
+"""normal: the normal distribution's function; gelu: g times that of g (Hendrycks and Gimpel, 2016)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +59,17 @@ def activated(x: F32, act: Activation) -> F32:
         return sigmoid(x)
     if act == "relu":
         return np.maximum(x, np.float32(0))
+    if act in ("gelu", "normal"):
+        normal = normal_distribution(x)
+        return normal if act == "normal" else x * normal
     gate = SILU if act == "silu" else GELU_TANH
     return gate.apply(x, np.ones_like(x))
+
+
+def normal_distribution(x: F32) -> F32:
+    """The share of normally distributed numbers that are below each x, rounded from float64."""
+    below = [0.5 * (1.0 + math.erf(number * math.sqrt(0.5))) for number in x.ravel().tolist()]
+    return np.array(below, np.float32).reshape(x.shape)
 
 
 def sigmoid(x: F32) -> F32:

@@ -6,7 +6,7 @@ import math
 
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.codegen.operands import at, flag, number, tag, truth, vector
-from firelane.contract import Causal, Chunk, Span, Window
+from firelane.contract import Bidirectional, Causal, Chunk, Span, Window
 from firelane.program.cache_codes import CacheCode
 from firelane.program.ops import Attention, LatentCache, RopeAndCache, Rotary, Temperature
 
@@ -83,6 +83,8 @@ def _span(span: Span) -> str:
             return f"SlidingWindow<{tokens}>"
         case Chunk(tokens):
             return f"AlignedChunk<{tokens}>"
+        case Bidirectional(distance):
+            return f"BothSides<{distance}>"
 
 
 def attention_type(op: Attention, layout: Layout) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import singledispatch
 from typing import NamedTuple
 
-from firelane.backends.cpu.codegen import adapter_calls, rank_calls
+from firelane.backends.cpu.codegen import adapter_calls, encoder_calls, rank_calls
 from firelane.backends.cpu.codegen.attention_calls import (
     attention,
     attention_type,
@@ -48,6 +48,7 @@ from firelane.backends.cpu.codegen.recurrent_calls import (
     state_space,
 )
 from firelane.program.ops import (
+    AddEmbedding,
     AllReduce,
     Attention,
     AwaitCache,
@@ -61,12 +62,15 @@ from firelane.program.ops import (
     Gather,
     GatherColumns,
     GatherRows,
+    GiveHidden,
     HeadLinear,
     LatentCache,
+    LayerNorm,
     Linear,
     LoraExpand,
     LoraShrink,
     Op,
+    Pool,
     ReadFeatures,
     Receive,
     RMSNorm,
@@ -221,6 +225,10 @@ call.register(Send, rank_calls.send)
 call.register(Receive, rank_calls.receive)
 call.register(ReadFeatures, read_features)
 call.register(TellFeatures, tell_features)
+call.register(AddEmbedding, encoder_calls.add_embedding)
+call.register(GiveHidden, encoder_calls.give_hidden)
+call.register(LayerNorm, encoder_calls.layer_norm)
+call.register(Pool, encoder_calls.pool)
 call.register(LoraShrink, adapter_calls.lora_shrink)
 call.register(LoraExpand, adapter_calls.lora_expand)
 

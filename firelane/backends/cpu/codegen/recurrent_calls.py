@@ -14,7 +14,9 @@ MOST = 3e38
 ACTIVATIONS = {
     "sigmoid": "Sigmoid",
     "silu": "Silu",
+    "gelu": "Gelu",
     "gelu_tanh": "GeluTanh",
+    "normal": "NormalShare",
     "relu": "Relu",
     "none": "Factor",
 }

@@ -5,6 +5,7 @@
 #include "panels/coded.h"
 #include "ranks/collectives.h"
 #include "recurrent/delta_rule.h"
+#include "products/encoder_rows.h"
 #include "products/experts.h"
 #include "panels/grouped.h"
 #include "panels/int8.h"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from firelane.contract import Bidirectional
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import Attention, Op
+from firelane.program.ops import AddEmbedding, Attention, GiveHidden, LayerNorm, Op, Pool
 from firelane.program.program import Program
 
 
@@ -20,5 +21,7 @@ def _missing(op: Op) -> str:
     match op:
         case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
             return "values that are wider or narrower than keys"
+        case Attention(span=Bidirectional()) | AddEmbedding() | LayerNorm() | Pool() | GiveHidden():
+            return "encoders"
         case _:
             return ""

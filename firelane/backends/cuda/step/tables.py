@@ -15,7 +15,8 @@ from torch import Tensor
 
 from firelane.backends.cuda.device.device import Device
 from firelane.backends.cuda.device.shapes import ATTENTION_SPLIT, ATTENTION_TILE, round_up
-from firelane.contract import KEY_TILE, Chunk, Span, StepLimits, Window
+from firelane.contract import KEY_TILE, Bidirectional, Causal, Chunk, Span, StepLimits, Window
+from firelane.errors import UnsupportedModelError
 
 # Indices into `counts`.
 CHUNKS, TOKENS, ROWS, LOGIT_ROWS, KV_SPLITS, TILES, PARITY = range(7)
@@ -116,8 +117,10 @@ def span_code(span: Span) -> int:
             return tokens
         case Chunk(tokens):
             return -tokens
-        case _:
+        case Causal():
             return 0
+        case Bidirectional():
+            raise UnsupportedModelError("encoders run on a CPU only: choose --backend cpu")
 
 
 assert ATTENTION_SPLIT % ATTENTION_TILE == 0

@@ -74,6 +74,8 @@ struct Attention {
   struct Item {
     const std::int32_t* blocks;
     int row, position, tokens, head;  // first token row and its position
+    int newest;                       // position of its chunk
+    FL_INLINE int last() const { return SPAN::last(position + tokens - 1, newest); }  // that one of its rows sees
   };
 
   FL_INLINE const word* key_words(const Item& it, int position) const {
@@ -88,7 +90,7 @@ struct Attention {
   FL_INLINE void load_tile_scales(const Item& it, Scratch& s, int start, int vectors) const {
     for (int at = start; at < start + vectors * 16; at += 16) {
       const auto* scales = keys + cache_block<C, D, BS, PAGE>(it.blocks[at / BS], it.head) + D * BS;
-      const int count = it.position + it.tokens - at;
+      const int count = it.last() + 1 - at;
       load_scales(scales, at % BS, count, s.key_scales + at - start);
       load_scales(scales + 2 * BS, at % BS, count, s.value_scales + at - start);
     }
@@ -150,14 +152,14 @@ struct Attention {
   FL_KERNEL void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
     firelane::softmax_row<T, SPAN, CAPPED, WHOLE, kKeys>(s.scores + row * kKeys, s.probs + row * LDK,
                                                          {s.max + row, s.sum + row, s.alpha + row},
-                                                         it.position + row / GROUP, start, vectors, scale, cap,
+                                                         it.position + row / GROUP, it.newest, start, vectors, scale, cap,
                                                          C::kScaled ? s.value_scales : nullptr);
   }
 
   // Whether rows row .. row + m - 1 may see all of the keys from `start` on.
   FL_INLINE bool whole(const Item& it, int row, int m, int start) const {
     const int first = it.position + row / GROUP, last = it.position + (row + m - 1) / GROUP;
-    return start + kKeys - 1 <= first && start >= SPAN::first(last);
+    return start + kKeys - 1 <= SPAN::last(first, it.newest) && start >= SPAN::first(last);
   }
 
   template <int M, int V>
@@ -220,7 +222,7 @@ struct Attention {
   }
 
   void item(const Item& it, Scratch& s) const {
-    const int rows = it.tokens * GROUP, newest = it.position + it.tokens - 1;
+    const int rows = it.tokens * GROUP, newest = it.last();
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     begin(it, s, rows);
     for (int start = SPAN::first(it.position) / kKeys * kKeys; start <= newest; start += kKeys) {
@@ -244,7 +246,7 @@ struct Attention {
       while (mine < first + items) {
         const int at = (mine - first) % runs * TOKENS;
         item({c.block_table(group, c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, min(TOKENS, length - at),
-              (mine - first) / runs},
+              (mine - first) / runs, c.step.chunk_start[i] + length - 1},
              s);
         mine = c.next_item(op);
       }

@@ -162,7 +162,7 @@ struct LatentAttention {
   template <bool WHOLE>
   FL_KERNEL void softmax_row(Scratch& s, int row, int position, int start, int vectors) const {
     firelane::softmax_row<T, SPAN, CAPPED, WHOLE, kLatentKeys>(s.scores + row * kLatentKeys, s.probs + row * LDK,
-                                                              {s.max + row, s.sum + row, s.alpha + row}, position, start,
+                                                              {s.max + row, s.sum + row, s.alpha + row}, position, position, start,
                                                               vectors, scale, cap, C::kScaled ? s.scales[0] : nullptr);
   }
 

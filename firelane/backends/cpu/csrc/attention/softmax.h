@@ -11,13 +11,13 @@ struct RowSums {
 };
 
 // Scales the scores of KEYS positions from `start` on, masks them unless WHOLE says that the row may see them all, updates
-// its sums, and leaves its probabilities. vectors: of 16 positions, that were computed. scale: of the exponent in base 2:
+// its sums, and leaves its probabilities. newest: the last position of its chunk. vectors: of 16 positions, that were computed. scale: of the exponent in base 2:
 // softmax scale times log2(e); CAPPED: of the argument of tanh, of whose result `cap` is the factor, times log2(e). factors: of
 // the probabilities that are left, by position, or nullptr.
 template <class T, class SPAN, bool CAPPED, bool WHOLE, int KEYS>
-FL_INLINE void softmax_row(const float* scores, typename T::act* probs, RowSums row, int position, int start, int vectors,
-                           float scale, float cap, const float* factors = nullptr) {
-  const i32x16 after = splat_i(position + 1), before_all = splat_i(SPAN::first(position) - 1);
+FL_INLINE void softmax_row(const float* scores, typename T::act* probs, RowSums row, int position, int newest, int start,
+                           int vectors, float scale, float cap, const float* factors = nullptr) {
+  const i32x16 after = splat_i(SPAN::last(position, newest) + 1), before_all = splat_i(SPAN::first(position) - 1);
   f32x16 x[KEYS / 16], top = splat(-1e30f);
   i32x16 seen[KEYS / 16];
   const int count = WHOLE ? KEYS / 16 : vectors;

@@ -31,7 +31,7 @@ void sample(const Context& c, int thread, const float* logits, int op) {
   }
 }
 
-// x: [num_rows][LDX], the input of the program's head, given back as floats for the rows that ask for it.
+// x: [num_rows][LDX], the input of the program's head or what it ends with, given back as floats for the rows that ask for it.
 template <class T, int WIDTH, int LDX>
 FL_KERNEL void give_hidden(const Context& c, int thread, const typename T::act* x) {
   c.split_up(thread, c.step.num_rows, [&](int row) {
