@@ -17,8 +17,9 @@ FLAGS: dict[str, PoolKind] = {
 
 
 def read_pool(config: ConfigReader) -> PoolKind:
-    """The way in which an encoder's rows become one; the mean where nobody says, as in sentence-transformers. Raises
-    UnsupportedModelError for another kind, and for modules that are not computed."""
+    """The way in which an encoder's rows become one; the mean where nobody says, as in
+    sentence-transformers. Raises UnsupportedModelError for another kind, and for modules that are not
+    computed."""
     files = config.section(KEY)
     if files is None:
         return "mean"
