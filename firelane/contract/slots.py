@@ -44,6 +44,7 @@ SAMPLING_DTYPE = np.dtype(
         ("num_bias", np.int32),
         ("masked", np.int32),  # 1: only what the slot's mask allows may be drawn
         ("second_text", np.int32),  # of a pair of texts: the position that the second begins at; 0: one text
+        ("num_reported", np.int32),  # alternatives are the first n of bias_ids; 0: the best
     ],
     align=True,
 )

@@ -92,8 +92,9 @@ class StepOutputs:
     Executors own max_in_flight + 1 of them, which take turns.
 
     tokens: int32 [rows]; logprobs: float32 [rows] of `tokens`, raw distribution, where the slot asked;
-    top_ids: int32 [rows, MAX_LOGPROBS], best first, -1 where the vocabulary has no more; top_logprobs:
-    float32, the same shape. hidden: float32 [rows, hidden_width] of EMBED rows: the input of the product that
+    top_ids: int32 [rows, MAX_LOGPROBS], best first, -1 where the vocabulary has no more, or the tokens that
+    the slot names, in its order; top_logprobs: float32, the same shape.
+    hidden: float32 [rows, hidden_width] of EMBED rows: the input of the product that
     makes the logits, after the model's last norm. What a kind does not give is undefined in its rows.
     features: float32 [max_num_batched_tokens, features_out], by token row: what the program tells of each
     token of the step; [.., 0] of one that tells nothing. Numbers of bf16 values are those values.

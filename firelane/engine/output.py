@@ -298,6 +298,7 @@ class OutputProcessor:
         sequence: Any = self._table.sequences[inputs.row_slot[row]]
         sampling = sequence.sampling
         count = sampling.logprobs if inputs.row_kind[row] == SAMPLE else sampling.prompt_logprobs
+        count = len(sampling.logprob_token_ids) or count
         known = outputs.top_ids[row, :count] >= 0  # a small vocabulary may have fewer alternatives
         return TokenLogprobs(
             sequence.id,

@@ -38,7 +38,8 @@ class RowSampling:
 
 @dataclass(frozen=True)
 class RowResult:
-    """logprob and top_logprobs are of the raw distribution; top_ids: best first, at most MAX_LOGPROBS."""
+    """logprob and top_logprobs are of the raw distribution; top_ids: best first, at most MAX_LOGPROBS, or the
+    tokens that the slot names."""
 
     token: int
     logprob: float
@@ -50,7 +51,8 @@ def sample_row(logits: F32, row: RowSampling) -> RowResult:
     """logits: float32 [vocab]."""
     logprobs = log_softmax(logits)
     token = draw(logits, row) if row.draws else int(row.tokens[row.position])
-    top = descending(logits)[:MAX_LOGPROBS]
+    reported = int(row.params["num_reported"])
+    top = row.bias_ids[:reported].astype(np.int64) if reported else descending(logits)[:MAX_LOGPROBS]
     return RowResult(token, float(logprobs[token]), top, logprobs[top])
 
 

@@ -19,7 +19,7 @@ from firelane.wire.sampling import Grammar, Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 """The version of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 

@@ -18,6 +18,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     together with the position, so that the same request gives the same tokens anywhere. logprobs: how many
     alternatives to report for each generated token (-1 = none, 0 = only the chosen token); prompt_logprobs
     the same for the prompt's tokens. Until min_tokens are generated, stop_token_ids cannot be drawn.
+    logprob_token_ids: report these tokens, in this order, in place of the best alternatives of each generated
+    token; logprobs is 0 then, and prompt_logprobs -1.
     """
 
     temperature: float = 1.0
@@ -34,6 +36,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     stop_token_ids: list[int] = []
     logprobs: int = -1
     prompt_logprobs: int = -1
+    logprob_token_ids: list[int] = []
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):

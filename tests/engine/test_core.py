@@ -195,6 +195,10 @@ def test_a_request_that_comes_during_a_step_joins_the_next(driver, request_of):
         ([1], {"min_p": -0.1}, "min_p"),
         ([1], {"repetition_penalty": 0.0}, "repetition_penalty"),
         ([1], {"logprobs": 21}, "logprobs"),
+        ([1], {"logprobs": 0, "logprob_token_ids": list(range(21))}, "at most 20"),
+        ([1], {"logprobs": 0, "logprob_token_ids": [10**6]}, "vocabulary"),
+        ([1], {"logprob_token_ids": [1]}, "logprobs must be 0"),
+        ([1], {"logprobs": 0, "prompt_logprobs": 1, "logprob_token_ids": [1]}, "logprobs must be 0"),
         ([1], {"max_tokens": -1}, "max_tokens"),
     ],
 )
@@ -219,6 +223,21 @@ def test_id_in_use(driver, request_of):
     d.submit(request_of(1, range(4)), request_of(1, range(4)))
     d.run()
     assert "in use" in d.rejected[1]
+
+
+def test_named_tokens_are_told_to_the_executor_before_the_biases_of_a_request(driver, request_of):
+    d = driver()
+    named = {"logprobs": 0, "logprob_token_ids": [7, 2, 9]}
+    d.submit(request_of(1, range(9), max_tokens=2, logit_bias=[(3, -1.0)], **named), request_of(2, range(3)))
+    d.step()
+    state = d.executor.state
+    slot, other = state.sampling["num_reported"].argmax(), state.sampling["num_reported"].argmin()
+    assert (state.sampling["num_reported"][slot], state.sampling["num_bias"][slot]) == (3, 4)
+    assert state.bias_ids[slot, :4].tolist() == [7, 2, 9, 3]
+    assert state.bias_values[slot, :4].tolist() == [0.0, 0.0, 0.0, -1.0]
+    assert state.sampling["num_bias"][other] == 0
+    d.run()
+    assert [len(entry.top_ids) for entry in d.logprobs[1]] == [3, 3]
 
 
 def test_prompt_logprobs_for_every_position_once(driver, request_of, alone):

@@ -187,7 +187,9 @@ class NullExecutor:
         self._avoid_stops(tokens, slots, sampled & (positions + 1 < sampling["stop_from"][slots]))
         self._keep_to_masks(inputs, tokens, (sampled & (sampling["masked"][slots] > 0)).nonzero()[0])
         state.tokens[slots, positions + 1] = tokens
-        self._score(outputs, (scored | (sampling["logprobs"][slots] >= 0)).nonzero()[0])
+        rows_scored = (scored | (sampling["logprobs"][slots] >= 0)).nonzero()[0]
+        self._score(outputs, rows_scored)
+        self._report(outputs, slots, rows_scored)
 
     def _embed(self, inputs: StepInputs, outputs: StepOutputs) -> None:
         width = np.arange(self.hidden_width, dtype=np.int32)
@@ -237,6 +239,14 @@ class NullExecutor:
             outputs.logprobs[rows] = -0.7 - (tokens % 7) * 0.1
             outputs.top_ids[rows] = (tokens[:, None] + ranks) % self.vocab_size
             outputs.top_logprobs[rows] = outputs.logprobs[rows, None] - 0.7 * ranks
+
+    def _report(self, outputs: StepOutputs, slots: NDArray[np.int32], rows: NDArray[np.int64]) -> None:
+        """Tokens that a slot names, in place of the best ones."""
+        named = self.state.sampling["num_reported"][slots[rows]]
+        for row, count in zip(rows[named > 0].tolist(), named[named > 0].tolist(), strict=True):
+            ids = self.state.bias_ids[slots[row], :count]
+            outputs.top_ids[row, :count] = ids
+            outputs.top_logprobs[row, :count] = -0.1 - (ids % 97) * 0.05
 
 
 def lowest_allowed(mask: NDArray[np.uint32], vocab_size: int) -> int:

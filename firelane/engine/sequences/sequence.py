@@ -327,7 +327,8 @@ def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
         if not (math.isfinite(value) and lowest <= value <= highest):
             spread = f" from {lowest:g} to {highest:g}" if lowest > -math.inf else ""
             raise RequestError(f"{name} is {value}: it must be a finite number{spread}", param=name)
-    if len(sampling.logit_bias) > MAX_BIAS:
+    _check_reported(sampling)
+    if len(sampling.logit_bias) + len(sampling.logprob_token_ids) > MAX_BIAS:
         raise RequestError(f"logit_bias has {len(sampling.logit_bias)} entries: at most {MAX_BIAS} are taken")
     if len(sampling.stop_token_ids) > MAX_STOP_IDS:
         raise RequestError(f"{len(sampling.stop_token_ids)} stop token ids: at most {MAX_STOP_IDS} are taken")
@@ -342,6 +343,22 @@ def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
             raise RequestError(
                 f"{name} is {getattr(sampling, name)}: {bottom} to {top} are taken", param=name
             )
-    for token in [*sampling.stop_token_ids, *(token for token, _ in sampling.logit_bias)]:
+    biased = (token for token, _ in sampling.logit_bias)
+    for token in [*sampling.stop_token_ids, *sampling.logprob_token_ids, *biased]:
         if not 0 <= token < vocab_size:
             raise RequestError(f"token id {token} is not in the vocabulary of {vocab_size} tokens")
+
+
+def _check_reported(sampling: Sampling) -> None:
+    ids = sampling.logprob_token_ids
+    if len(ids) > MAX_LOGPROBS:
+        raise RequestError(
+            f"logprob_token_ids has {len(ids)} tokens: at most {MAX_LOGPROBS} are taken",
+            param="logprob_token_ids",
+        )
+    if ids and (sampling.logprobs != 0 or sampling.prompt_logprobs != -1):
+        raise RequestError(
+            "logprob_token_ids stand in place of the best alternatives: logprobs must be 0, and "
+            "prompt_logprobs -1",
+            param="logprob_token_ids",
+        )

@@ -123,7 +123,8 @@ class DraftSteps:
         slot, sequence, state = asked.slot, asked.sequence, self.state
         found = self._slots[slot] = FollowedSlot(sequence)
         state.sampling[slot] = self._served.sampling[slot]
-        state.sampling["logprobs"][slot], state.sampling["masked"][slot] = -1, 0
+        for name, value in (("logprobs", -1), ("masked", 0), ("num_reported", 0)):
+            state.sampling[name][slot] = value
         self._copy_lists(slot)
         blocks = (len(asked.tokens) - 1) // self.limits.block_size
         names = sequence.chain.names(asked.tokens, blocks)[:blocks]

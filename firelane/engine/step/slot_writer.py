@@ -39,7 +39,8 @@ class SlotWriter:
         state.tokens[slot, : len(sequence.tokens)] = sequence.tokens
         state.adapter[slot] = sequence.adapter
         self._write_tables(sequence)
-        stops, bias = sampling.stop_token_ids, sampling.logit_bias
+        stops, reported = sampling.stop_token_ids, sampling.logprob_token_ids
+        bias = [*((token, 0.0) for token in reported), *sampling.logit_bias]
         state.stop_ids[slot] = stops + [NO_TOKEN] * (MAX_STOP_IDS - len(stops))
         if bias:
             state.bias_ids[slot, : len(bias)] = [token for token, _ in bias]
@@ -49,8 +50,7 @@ class SlotWriter:
             *(sampling.presence_penalty, sampling.frequency_penalty, sampling.top_k),
             *(max(sampling.logprobs, sampling.prompt_logprobs), sampling.seed % 2**64),
             *(sequence.prompt_len, sequence.prompt_len + sampling.min_tokens, len(stops), len(bias)),
-            sequence.constraint is not None,
-            sequence.second_text,
+            *(sequence.constraint is not None, sequence.second_text, len(reported)),
         )
 
     def write_drafts(self, inputs: StepInputs, drafts: Drafts) -> None:

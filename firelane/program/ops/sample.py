@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Sample(Op):
     """Draws one token for each row of logits (F32, OUTPUT rows), as the row's slot asks. Log-probabilities
-    are those of the raw logits.
+    are those of the raw logits: of the token, and of the best ones or of those that the slot names.
 
     Order: raw log-softmax for logprobs; repetition, then frequency and presence penalties; bias; stop tokens
     banned until stop_from; the mask, where the slot is masked; temperature 0 takes the largest (lowest id on

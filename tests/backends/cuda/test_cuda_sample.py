@@ -288,6 +288,20 @@ def test_logprobs_are_those_of_the_raw_logits(samplers: dict[int, Sampler], voca
     assert row.top_logprobs[n:] == [-math.inf] * (20 - n)
 
 
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_tokens_that_a_slot_names_are_reported_in_its_order(samplers: dict[int, Sampler], vocab: int) -> None:
+    logits = logits_of(vocab, seed=6)
+    exact, best = reference.log_softmax(logits), int(logits.argmax())
+    ids = (vocab - 1, 0, 3, vocab + 5)
+    asked = Request(bias_ids=ids, bias_values=(0.0,) * 4, num_reported=4, logprobs=0)
+    row = samplers[vocab].row(logits, asked)
+    assert (row.token, row.logprob) == (best, pytest.approx(exact[best], abs=2e-6))
+    assert row.top_ids[:3] == list(ids[:3])
+    assert row.top_logprobs[:3] == pytest.approx(exact[list(ids[:3])].tolist(), abs=2e-6)
+    assert row.top_logprobs[3] == -math.inf
+    assert row.top_ids[4:] == [-7] * (MAX_LOGPROBS - 4)
+
+
 def test_alternatives_of_equal_logits_have_the_lowest_ids(samplers: dict[int, Sampler]) -> None:
     row = samplers[1000].row(np.full(1000, -5.0, np.float32), Request(logprobs=20))
     assert row.top_ids == list(range(20))

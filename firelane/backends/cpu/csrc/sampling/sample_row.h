@@ -31,7 +31,8 @@ struct SamplingSlot {
 struct SampledRow {
   std::int32_t* token;
   float* logprob;         // written by SCORE, and where params.logprobs >= 0
-  std::int32_t* top_ids;  // [kMaxLogprobs], the first params.logprobs are written; id -1 where the vocabulary ran out
+  // [kMaxLogprobs]: the first params.logprobs are written, id -1 where the vocabulary ran out, or params.num_reported
+  std::int32_t* top_ids;
   float* top_logprobs;
 };
 
@@ -46,23 +47,33 @@ class Sampler {
            const SampledRow& out) {
     const std::int32_t token = kind == kScore ? slot.tokens[position + 1] : draw(logits, slot, position);
     *out.token = token;
-    if (kind == kScore || slot.params.logprobs >= 0) write_logprobs(logits, token, slot.params.logprobs, out);
+    if (kind == kScore || slot.params.logprobs >= 0) write_logprobs(logits, token, slot, out);
   }
 
  private:
   static constexpr int kBlocks = blocks_of(VOCAB);
 
-  static void write_logprobs(const float* logits, std::int32_t token, std::int32_t wanted, const SampledRow& out) {
+  static void write_logprobs(const float* logits, std::int32_t token, const SamplingSlot& slot, const SampledRow& out) {
     const float top = largest<VOCAB>(logits);
     const double log_sum = double(top) + std::log(exponentials<VOCAB>(logits, top, 1.0f, nullptr, nullptr));
     const bool known = token >= 0 && token < VOCAB;
     *out.logprob = known ? float(double(logits[token]) - log_sum) : std::numeric_limits<float>::quiet_NaN();
-    const int n = wanted < kMaxLogprobs ? wanted : kMaxLogprobs;
+    if (slot.params.num_reported > 0) return write_reported(logits, log_sum, slot, out);
+    const int n = slot.params.logprobs < kMaxLogprobs ? slot.params.logprobs : kMaxLogprobs;
     int found = best_few<VOCAB>(logits, n, out.top_ids, out.top_logprobs);
     for (int i = 0; i < found; ++i) out.top_logprobs[i] = float(double(out.top_logprobs[i]) - log_sum);
     for (; found < n; ++found) {
       out.top_ids[found] = -1;
       out.top_logprobs[found] = kNegInf;
+    }
+  }
+
+  // The tokens that the slot names in place of the best ones.
+  static void write_reported(const float* logits, double log_sum, const SamplingSlot& slot, const SampledRow& out) {
+    for (int i = 0; i < slot.params.num_reported && i < kMaxLogprobs; ++i) {
+      const std::int32_t id = slot.bias_ids[i];
+      out.top_ids[i] = id;
+      out.top_logprobs[i] = in_vocabulary(id) ? float(double(logits[id]) - log_sum) : kNegInf;
     }
   }
 

@@ -211,6 +211,7 @@ def _finish(  # limits: exempt (as sample())
             "summary": _summary(scratch),
             "tokens": state.tokens,
             "tokens_stride": state.tokens.stride(0),
+            "bias_ids": state.bias_ids,
             "out_rows": outputs.tokens.shape[1],
             "out_tokens": outputs.tokens,
             "out": LogprobOutputs(outputs.logprobs, outputs.top_ids, outputs.top_logprobs),

@@ -28,6 +28,7 @@ from firelane.backends.cuda.kernels.sampling.sample_select import (
     select,
 )
 from firelane.backends.cuda.kernels.sampling.sample_slots import (
+    MAX_BIAS,
     MAX_LOGPROBS,
     ROW_COLUMNS,
     ROW_POSITION,
@@ -164,6 +165,7 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     summary,
     tokens,
     tokens_stride,
+    bias_ids,
     out_rows,
     out_tokens,
     out,
@@ -214,6 +216,7 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
             record,
             summary_from(summary, row * (2 * BLOCKS) + RAW * BLOCKS),
             lists,
+            bias_ids + tl.load(rows + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64) * MAX_BIAS,
             LogprobOutputs(
                 out.logprob + out_row,
                 out.top_ids + out_row * MAX_LOGPROBS,

@@ -40,6 +40,8 @@ LAST_RESORT = tl.constexpr(10)
 """The token where no logit is above -inf: the lowest that the mask allows."""
 SCORED = tl.constexpr(11)
 """SCORE rows: the token that stands there."""
+REPORTED = tl.constexpr(12)
+"""The number of tokens that the slot names in place of the best alternatives."""
 
 # Bits of WORK.
 DRAWS = tl.constexpr(1)

@@ -65,12 +65,25 @@ def store_alternatives(
 
 
 @triton.jit
+def store_reported(x, ids, count, largest, log_sum, out, VOCAB: tl.constexpr):
+    """The `count` tokens of `ids`, in their order; -inf for one that is not in the vocabulary."""
+    lane = tl.arange(0, TOP_LANES)
+    token = tl.load(ids + lane, mask=lane < count, other=-1)
+    known = (token >= 0) & (token < VOCAB)
+    value = tl.load(x + token, mask=known, other=0.0)
+    logprob = tl.where(known, (value.to(tl.float64) - largest - log_sum).to(tl.float32), -INFINITY)
+    tl.store(out.top_ids + lane, token, mask=lane < count)
+    tl.store(out.top_logprobs + lane, logprob, mask=lane < count)
+
+
+@triton.jit
 def store_logprobs(  # limits: exempt (kernel: a row, what was noted of it, its lists and outputs)
     x,
     token,
     record,
     summary,
     lists,
+    named,
     out,
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
@@ -79,14 +92,17 @@ def store_logprobs(  # limits: exempt (kernel: a row, what was noted of it, its 
     LANES: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
-    """The log-probability of `token`, NaN where it is none, and the alternatives that the row asks for."""
+    """The log-probability of `token`, NaN where it is none, and the alternatives that the row asks for.
+    named: tokens that its slot names."""
     largest = largest_of(summary, LANES=LANES, BLOCKS=BLOCKS)
     mass = group_masses(summary, largest, LOG2_E, PEAKS=PEAKS, BLOCKS=BLOCKS)
     log_sum = tl.where(tl.abs(largest) < INFINITY, log_of(tl.sum(mass, axis=0)), float("nan"))
     value = tl.load(x + token, mask=(token >= 0) & (token < VOCAB), other=float("nan"))
     tl.store(out.logprob, (value.to(tl.float64) - largest - log_sum).to(tl.float32))
-    wanted = load_int(record, layout.ALTERNATIVES)
-    if wanted > 0:
+    wanted, count = load_int(record, layout.ALTERNATIVES), load_int(record, layout.REPORTED)
+    if count > 0:
+        store_reported(x, named, count, largest, log_sum, out, VOCAB=VOCAB)
+    elif wanted > 0:
         peaks = read_peaks(summary, PEAKS=PEAKS, BLOCKS=BLOCKS)
         store_alternatives(
             x, peaks, wanted, largest, log_sum, lists, out, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK

@@ -45,6 +45,7 @@ _SEED = tl.constexpr(_OFFSETS["seed"])
 _PROMPT_LEN = tl.constexpr(_OFFSETS["prompt_len"])
 _STOP_FROM = tl.constexpr(_OFFSETS["stop_from"])
 _NUM_STOP_IDS = tl.constexpr(_OFFSETS["num_stop_ids"])
+_NUM_REPORTED = tl.constexpr(_OFFSETS["num_reported"])
 _NUM_BIAS = tl.constexpr(_OFFSETS["num_bias"])
 _MASKED = tl.constexpr(_OFFSETS["masked"])
 _LARGEST_FLOAT = tl.constexpr(3.4028234663852886e38)
@@ -254,6 +255,7 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     alternatives = tl.minimum(word(words, _LOGPROBS), MAX_LOGPROBS)
     work = tl.where((kind == SCORE) | (alternatives >= 0), layout.LOGPROBS, 0)
     put(record, layout.ALTERNATIVES, alternatives)
+    put(record, layout.REPORTED, tl.minimum(word(words, _NUM_REPORTED), MAX_LOGPROBS))
     tokens += slot * tokens_stride
     if kind == SCORE:
         put(record, layout.SCORED, tl.load(tokens + position))
