@@ -16,6 +16,8 @@ from firelane.api.reading.field_names import ALIASES, REFUSED
 from firelane.api.sampling import AnswerFields, SamplingFields, StreamOptions
 from firelane.api.stored.responses import ResponsesRequest
 from firelane.api.stored.responses_items import ITEM_TYPES
+from firelane.gateway.apis.decisions.decision_types import DecisionQuestion, DecisionRequest
+from firelane.gateway.apis.decisions.systemone_types import SystemOneQuestion, SystemOneRequest
 from firelane.gateway.apis.embeddings.score_types import RerankRequest, ScoreRequest
 from firelane.gateway.apis.llama_server.types import InfillRequest, NativeCompletionRequest
 from firelane.gateway.apis.messages.types import MessagesRequest
@@ -91,6 +93,13 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
         (
             "Score and rerank",
             (names(ScoreRequest) | names(RerankRequest)) - {"options"} | {"options.rejectIfBusy"},
+        ),
+        (
+            "Decisions",
+            (names(SystemOneRequest) | names(DecisionRequest)) - {"options"}
+            | names(SystemOneQuestion, "questions.")
+            | names(DecisionQuestion, "questions.")
+            | {"options.rejectIfBusy"},
         ),
         ("Constraints on every path", EVERYWHERE | {*ALIASES, "format"} | {*REFUSED}),
         ("Workers AI", names(RunRequest) - EVERYWHERE - {"options"} | {"options.rejectIfBusy"}),

@@ -33,6 +33,8 @@ SPLITTING_UNKNOWN = "splitting_unknown"
 """In the tokenizer_config.json of a converted GGUF file that does not say how texts are cut."""
 INFILL_NAMES = "infill_names"
 """In the tokenizer_config.json of a converted GGUF file that names the marks of texts with a gap."""
+DECISION_HEADS = ("joint_head_config.json", "decision_config.json")
+"""Files that say that a checkpoint has a head which answers typed questions."""
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -43,7 +45,8 @@ class ModelTextFiles:
     the chat template. template: its source, or None. vocab_size: of config.json, None where it has none.
     model_type: of config.json, "" where it has none. pooling: of the sentence-transformers form, "last"
     where there is none of its files; None: of a kind that Firelane does not have. infill_names: names of
-    marks of texts with a gap, as `find_marks` takes them.
+    marks of texts with a gap, as `find_marks` takes them. decision_head: the file of a head that answers
+    typed questions in place of the model's own, "" where there is none.
     """
 
     template: str | None = None
@@ -55,6 +58,7 @@ class ModelTextFiles:
     model_type: str = ""
     pooling: Pooling | None = "last"
     infill_names: dict[str, str] = field(default_factory=dict[str, str])
+    decision_head: str = ""
 
 
 def read_model_files(model_dir: Path, chat_template: Path | None = None) -> ModelTextFiles:
@@ -90,6 +94,7 @@ def read_model_files(model_dir: Path, chat_template: Path | None = None) -> Mode
         model_type=model_type,
         pooling=_pooling(_read_json(model_dir / "1_Pooling" / "config.json")),
         infill_names=_infill_names(tokenizer_config),
+        decision_head=next((name for name in DECISION_HEADS if (model_dir / name).is_file()), ""),
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from firelane.engine.sequences.sequence import check_generates
 from firelane.errors import RequestError
 from firelane.link.framing import FrameReader, encode
@@ -46,8 +48,8 @@ class Running:
 @dataclass(repr=False)
 class FakeEngine:
     """`answer(prompt, sampling)` gives a request's tokens, repeated until its limit. One step per loop turn
-    unless `held`. run_tokens: that one step gives a request, as an engine with drafts does; one with its
-    prompt. rejected_drafts: as in Finished.
+    unless `held`. label_logprobs: of tokens that a request names, behind a prompt. run_tokens: that one step
+    gives a request, as an engine with drafts does; one with its prompt. rejected_drafts: as in Finished.
     """
 
     answer: Callable[[list[int], Any], list[int]]
@@ -81,6 +83,9 @@ class FakeEngine:
         0.0,
     ]
     embedding_width: int = 4
+    label_logprobs: Callable[[list[int], list[int]], list[float]] = lambda prompt, ids: [  # noqa: ARG005
+        -1.0 - i for i in range(len(ids))
+    ]
     run_tokens: int = 1
     rejected_drafts: int = 0
 
@@ -239,7 +244,12 @@ class FakeEngine:
         frame.tokens.append(token)
         if sampling.logprobs >= 0:
             position = len(row.prompt) + row.sent - 1
-            frame.logprobs.append(self._report(request.id, position, token, sampling.logprobs))
+            named = sampling.logprob_token_ids
+            entry = self._report(request.id, position, token, sampling.logprobs)
+            if named:
+                found = self.label_logprobs(row.prompt, named)
+                entry = msgspec.structs.replace(entry, top_ids=named, top_logprobs=found)
+            frame.logprobs.append(entry)
         stop = token in sampling.stop_token_ids and row.sent > sampling.min_tokens
         if stop or row.sent >= sampling.max_tokens:
             frame.finished.append(self._end_of(request, "stop" if stop else "length"))

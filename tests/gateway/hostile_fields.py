@@ -11,6 +11,7 @@ TOKENIZE, DETOKENIZE, EMBEDDINGS = "/tokenize", "/detokenize", "/v1/embeddings"
 OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED = "/api/chat", "/api/generate", "/api/embed"
 OLLAMA_PATHS = (OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED)
 SCORE, RERANK = "/v1/score", "/v1/rerank"
+SYSTEMONE, DECISIONS = "/v1/systemone", "/v1/decisions"
 RENDER_CHAT, RENDER = "/v1/chat/completions/render", "/v1/completions/render"
 NATIVE, INFILL, TEMPLATE = "/completion", "/infill", "/apply-template"
 USER = [{"role": "user", "content": "x"}]
@@ -28,6 +29,8 @@ GOOD: dict[str, dict[str, Any]] = {
     OLLAMA_EMBED: {"model": "toy", "input": "x"},
     SCORE: {"text_1": "x", "text_2": "y"},
     RERANK: {"query": "x", "documents": ["y"]},
+    SYSTEMONE: {"state": "x", "questions": {"q": {"type": "noul"}}},
+    DECISIONS: {"input": "x", "questions": [{"type": "predicate", "instructions": "?"}]},
     RENDER_CHAT: {"messages": USER},
     RENDER: {"prompt": "x"},
     NATIVE: {"prompt": "x", "n_predict": 2},

@@ -82,6 +82,14 @@ CALLS = [
     ("get", "/api/version", "/api/version", None),
     ("post", "/v1/score", "/v1/score", {"text_1": "x", "text_2": "y"}),
     ("post", "/v1/rerank", "/v1/rerank", {"query": "x", "documents": ["y"]}),
+    (
+        *("post", "/v1/systemone", "/v1/systemone"),
+        {"state": "x", "questions": {"q": {"type": "score", "criteria": ["a", "b"]}, "p": {"type": "noul"}}},
+    ),
+    (
+        *("post", "/v1/decisions", "/v1/decisions"),
+        {"input": "x", "questions": [{"type": "predicate", "instructions": "?"}]},
+    ),
     ("post", "/v1/chat/completions/render", "/v1/chat/completions/render", ASK),
     ("post", "/v1/completions/render", "/v1/completions/render", {"prompt": "x"}),
     ("get", "/tokenizer_info", "/tokenizer_info", None),
