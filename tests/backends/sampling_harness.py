@@ -74,6 +74,7 @@ class Request:
     bias_values: tuple[float, ...] = ()
     stop_ids: tuple[int, ...] = ()
     mask: bytes = b""  # words of 32 bits; none: the row is not masked
+    second_text: int = 0
     num_reported: int = 0
     position: int = 0
     kind: int = SAMPLE
