@@ -16,6 +16,7 @@ from firelane import contract
 from firelane.backends.cuda.device import pinned_state
 from firelane.backends.cuda.kernels.sampling import sample_layout as layout
 from firelane.backends.cuda.kernels.sampling.sample_numbers import LOG2_E, uniform_at
+from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.step import tables
 
 LOGIT_ROWS = tl.constexpr(tables.LOGIT_ROWS)
@@ -32,6 +33,7 @@ MAX_BIAS = tl.constexpr(contract.MAX_BIAS)
 BIAS_LANES = tl.constexpr(layout.BIAS_ROOM)
 STOP_LANES = tl.constexpr(contract.MAX_STOP_IDS)
 PARAM_WORDS = tl.constexpr(pinned_state.PARAM_WORDS)
+PARAM_LANES = tl.constexpr(power_of_two(pinned_state.PARAM_WORDS))
 _OFFSETS = pinned_state.PARAM_OFFSETS
 _TEMPERATURE = tl.constexpr(_OFFSETS["temperature"])
 _TOP_P = tl.constexpr(_OFFSETS["top_p"])
@@ -55,7 +57,7 @@ _MASK_CHUNK = tl.constexpr(128)
 
 @triton.jit
 def word(words, index: tl.constexpr):
-    return tl.sum(tl.where(tl.arange(0, PARAM_WORDS) == index, words, 0), axis=0)
+    return tl.sum(tl.where(tl.arange(0, PARAM_LANES) == index, words, 0), axis=0)
 
 
 @triton.jit
@@ -251,7 +253,8 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     if kind == EMBED:
         tl.store(record + layout.WORK, 0)
         return
-    words = tl.load(slot_params + slot * PARAM_WORDS + tl.arange(0, PARAM_WORDS))
+    lane = tl.arange(0, PARAM_LANES)
+    words = tl.load(slot_params + slot * PARAM_WORDS + lane, mask=lane < PARAM_WORDS, other=0)
     alternatives = tl.minimum(word(words, _LOGPROBS), MAX_LOGPROBS)
     work = tl.where((kind == SCORE) | (alternatives >= 0), layout.LOGPROBS, 0)
     put(record, layout.ALTERNATIVES, alternatives)
