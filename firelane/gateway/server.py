@@ -212,7 +212,7 @@ class Gateway:
 
     def _listen_to(self, model: ServedModel) -> None:
         check = partial(self._check_vocab, model)
-        model.engines.events = ReplicaListener(check, model.metrics.on_frame)
+        model.engines.listen(ReplicaListener(check, model.metrics.on_frame))
 
     def _check_vocab(self, model: ServedModel, ready: Ready) -> None:
         try:
@@ -244,7 +244,7 @@ class Gateway:
         """By kind of process. Children of engines are counted once, by the owner of a server's processes."""
         total = Counter(self._replaced.counts)
         for model in self.services.models if self._share.relay is None else ():
-            total.update(model.engines.children.replaced)
+            total.update(model.engines.figures.children.replaced)
         return dict(total)
 
     async def start(self, sockets: Sockets | None = None) -> None:

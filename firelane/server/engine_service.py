@@ -76,7 +76,7 @@ class _Service:
 
     @property
     def in_flight(self) -> int:
-        stats = self._model.make_replicas().stats
+        stats = self._model.make_replicas().figures.stats
         return stats.running + stats.waiting
 
     async def drain(self, timeout_s: float) -> None:

@@ -201,12 +201,13 @@ class Model:
             self._feed.close()
 
     def sleep(self) -> None:
-        if self.replicas is not None:
-            self.replicas.sleep()
+        """All engines that serve go to standby."""
+        for link in self._links:
+            link.commands.sleep()
 
     def wake(self) -> None:
-        if self.replicas is not None:
-            self.replicas.wake()
+        for link in self._links:
+            link.commands.wake()
 
     # ---- as its fleet sees it
 

@@ -134,8 +134,8 @@ def test_other_engines_have_the_router_and_recovery_of_their_options(engines: Mo
     asyncio.run(_become(engines, dataclasses.replace(spec, gateway=gateway)))
     assert engines.replicas is not None
     assert [link.name for link in engines.replicas.links] == ["0", "1", "2"]
-    assert isinstance(engines.replicas._recovery, NoRecovery)
-    assert engines.replicas._router.follows_pages
+    assert isinstance(engines.replicas._observer.recovery, NoRecovery)
+    assert engines.replicas.dispatcher.router.follows_pages
     assert engines.ready_bytes == 0
     assert all(link.state is LinkState.STARTING for link in engines.replicas.links)
 

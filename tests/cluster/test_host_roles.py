@@ -54,7 +54,7 @@ def test_the_engine_that_goes_on_hears_early_where_the_pages_are():
         world.engines[1].answer(request.id, [6, 7], "length")
         await until(lambda: sink.ended)
         assert sink.tokens == [5, 6, 7]
-        assert world.replicas.handed_over == 1
+        assert world.replicas.figures.handed_over == 1
 
     play(scenario)
 

@@ -39,5 +39,5 @@ async def handed_over(scene, count=1):
     for engine in scene.engines:
         if engine.running:
             engine.step()
-    await until(lambda: scene.set.handed_over == count)
+    await until(lambda: scene.set.figures.handed_over == count)
     await asyncio.sleep(0.002)

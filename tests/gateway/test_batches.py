@@ -181,14 +181,14 @@ def test_a_queue_in_the_engine_keeps_lines_back(kept):
     hold(kept)
     client = kept.run(_client, kept)
     kept.wait_for(lambda: len(kept.engine.running) == 1)
-    kept.run(setattr, kept.replica, "stats", EngineStats(waiting=50))
+    kept.run(setattr, kept.replica.load, "stats", EngineStats(waiting=50))
     made = start(kept, [line("a")])
     wait(kept, made, "in_progress")
     kept.call(_turns(20))
     assert len(kept.engine.submitted) == 1
     kept.engine.tells_aborts = False
     kept.run(client.on_gone)  # now nothing waits, and no frame says so
-    assert kept.link.stats.waiting == 50
+    assert kept.link.figures.stats.waiting == 50
     hold(kept, held=False)
     assert wait(kept, made).status == "completed"
 

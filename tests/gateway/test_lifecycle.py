@@ -49,19 +49,19 @@ def test_health_tells_helpers_that_cannot_be_had(service):
     service.run(service.engine.send, Beat(0.0, broken={"grammar_helper": "both were killed"}))
     service.gateway.services.replaced.fails("template", "no process was started")
     broken = {"grammar_helper": "both were killed", "template": "no process was started"}
-    service.wait_for(lambda: service.link.children.broken != {})
+    service.wait_for(lambda: service.link.figures.children.broken != {})
     answer = service.http.get("/health")
     assert (answer.status_code, answer.json()) == (200, {"status": "ready", "broken": broken})
     service.gateway.services.replaced.works("template")
     service.run(service.engine.send, Beat(0.0))
-    service.wait_for(lambda: service.link.children.broken == {})
+    service.wait_for(lambda: service.link.figures.children.broken == {})
     assert service.http.get("/health").json() == {"status": "ready"}
 
 
 def test_replaced_processes_are_a_metric_by_kind(service):
     service.run(service.engine.send, Beat(0.0, replaced={"grammar_trial": 3}))
     service.gateway.services.replaced.note("template", "was killed by SIGKILL")
-    service.wait_for(lambda: service.link.children.replaced != {})
+    service.wait_for(lambda: service.link.figures.children.replaced != {})
     page = service.http.get("/metrics").text
     for kind, count in (("grammar_trial", 3), ("template", 1)):
         assert f'firelane:child_replacements_total{{kind="{kind}"}} {count}.0' in page
@@ -72,7 +72,7 @@ def test_health_while_loading(service):
     sock = service.run(service.engine.connect)
     service.call(service.replica.attach(sock))
     service.run(service.engine.send, Progress("pack", 3, 10, "GB"))
-    service.wait_for(lambda: service.link.progress is not None)
+    service.wait_for(lambda: service.link.figures.progress is not None)
     answer = service.http.get("/health")
     assert answer.status_code == 503
     assert answer.json() == {"status": "loading", "reason": "pack 3 of 10 GB"}

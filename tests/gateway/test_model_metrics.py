@@ -31,9 +31,9 @@ def test_children_that_engines_replaced_are_counted_over_their_ends():
     link = EngineLink()
     engines = ReplicaSet([link])
     link.receive(Beat(0.0, replaced={"grammar_trial": 2}, broken={"grammar_helper": "both were killed"}))
-    assert engines.children.replaced == {"grammar_trial": 2}
-    assert engines.children.broken == {"grammar_helper": "both were killed"}
+    assert engines.figures.children.replaced == {"grammar_trial": 2}
+    assert engines.figures.children.broken == {"grammar_helper": "both were killed"}
     link.lose("killed")
-    assert engines.children.broken == {}
+    assert engines.figures.children.broken == {}
     link.receive(Beat(0.0, replaced={"grammar_trial": 1, "grammar_helper": 1}))
-    assert engines.children.replaced == {"grammar_trial": 3, "grammar_helper": 1}
+    assert engines.figures.children.replaced == {"grammar_trial": 3, "grammar_helper": 1}

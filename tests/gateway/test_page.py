@@ -147,7 +147,7 @@ def test_stats_of_a_ready_engine(service):
 def test_stats_while_the_engine_loads(service):
     service.call(service.replica.attach(service.run(service.engine.connect)))
     service.run(service.engine.send, Progress("compile", 3, 10))
-    service.wait_for(lambda: service.link.progress is not None)
+    service.wait_for(lambda: service.link.figures.progress is not None)
     engine = stats(service)["engine"]
     assert engine["state"] == "loading"
     assert engine["reason"] == "compile 3 of 10"

@@ -103,7 +103,7 @@ def test_an_answer_is_the_same_over_two_deaths(service, body):
     assert disturbed == stable(service.http.post("/v1/completions", json={"max_tokens": 60, **body}))
     assert service.link.in_flight == 0
     assert service.gateway.in_flight == 0
-    assert service.link.resumed == 2 * sequences
+    assert service.link.figures.resumed == 2 * sequences
 
 
 def test_a_request_without_a_token_is_sent_again_as_it_was(service):
@@ -141,7 +141,7 @@ def test_requests_that_come_while_an_engine_starts_wait_for_it(service):
         target=lambda: box.append(service.http.post("/v1/completions", json={"prompt": "a"}))
     )
     thread.start()
-    service.wait_for(lambda: service.link.parked == 1)
+    service.wait_for(lambda: len(service.link.dispatcher.parked) == 1)
     assert service.http.get("/health").status_code == 503
     revive(service)
     thread.join()
@@ -150,7 +150,7 @@ def test_requests_that_come_while_an_engine_starts_wait_for_it(service):
 
 def test_before_the_first_engine_was_ready_nothing_waits(make_service):
     service = make_service(recovery=Resume())
-    service.run(setattr, service.link, "sizes", None)
+    service.run(setattr, service.link.figures, "sizes", None)
     kill(service)
     assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 503
 
@@ -160,7 +160,7 @@ def test_a_client_that_goes_while_its_request_is_parked(service):
     sink = Heard()
     request = NewRequest(id=service.link.next_id(), prompt=b"\1\0\0\0", sampling=Sampling())
     service.run(service.link.submit, request, sink)
-    assert service.link.parked == 1
+    assert len(service.link.dispatcher.parked) == 1
     service.run(service.link.abort, request.id)
     assert service.link.in_flight == 0
     revive(service)
@@ -195,7 +195,7 @@ def test_comments_are_sent_while_a_stream_waits(service, monkeypatch):
 
 def test_a_request_that_waits_too_long_for_an_engine_fails(service, monkeypatch):
     monkeypatch.setattr(parked, "TICK_S", 0.01)
-    service.run(setattr, service.link._parked, "parked_s", 0.02)
+    service.run(setattr, service.link.dispatcher.parked, "parked_s", 0.02)
     answer = begin(service, "/v1/completions", {"prompt": "say"}, steps=2)
     kill(service)
     assert answer().status_code == 503
@@ -258,7 +258,7 @@ def test_a_request_that_kills_engines_fails_alone(service):
             service.run(service.engine.step)
         service.engine.running[bad] = row
         service.run(service.engine.step)  # the first token that the bad one gets since
-        assert service.link.parked == int(alone)
+        assert len(service.link.dispatcher.parked) == int(alone)
         kill(service)
     assert poison().status_code == 400
     assert "6 engines died" in poison().json()["error"]["message"]
@@ -280,7 +280,7 @@ def test_among_several_suspects_each_goes_on_alone(service):
         if deaths < 3:
             revive(service, held=True)
             service.wait_for(lambda: list(service.engine.running) == [bad])  # alone
-            assert service.link.parked == 2
+            assert len(service.link.dispatcher.parked) == 2
     assert "6 engines died" in answers[0]().json()["error"]["message"]
     revive(service, held=True)
     service.wait_for(lambda: len(service.engine.running) == 1)  # the next suspect
@@ -301,7 +301,7 @@ def test_one_that_was_accused_for_nothing_goes_on_and_so_do_those_that_waited_fo
         service.wait_for(lambda: bool(service.engine.running))
     assert len(service.engine.running) == 1
     late = begin(service, "/v1/completions", {"prompt": "new"}, 1, steps=0)  # waits, too
-    service.wait_for(lambda: service.link.parked == 3)
+    service.wait_for(lambda: len(service.link.dispatcher.parked) == 3)
     service.run(setattr, service.engine, "held", False)
     service.run(service.engine.step_on)
     texts = [answer().json()["choices"][0]["text"] for answer in (*answers, late)]
@@ -316,7 +316,7 @@ def test_an_engine_that_ends_gives_its_requests_back(service):
     service.engine.running.clear()
     ends = StepFrame(9, [], [], [], [Finished(running, "abort")], [], EngineStats())
     service.run(service.engine.send, ends)
-    service.wait_for(lambda: service.link.parked == 1)
+    service.wait_for(lambda: len(service.link.dispatcher.parked) == 1)
     kill(service)
     revive(service)
     assert answer().json()["choices"][0]["text"] == TEXT
@@ -329,7 +329,7 @@ def test_an_engine_that_drains_takes_nothing_new(service):
     request = NewRequest(id=service.link.next_id(), prompt=b"\1\0\0\0", sampling=Sampling(max_tokens=2))
     submitted = len(service.engine.submitted)
     service.run(service.link.submit, request, sink)
-    service.wait_for(lambda: service.link.parked == 1)
+    service.wait_for(lambda: len(service.link.dispatcher.parked) == 1)
     assert len(service.engine.submitted) == submitted + 1
     service.run(setattr, service.engine, "reject", "")
     kill(service)
@@ -343,7 +343,7 @@ def test_an_engine_of_another_model_does_not_go_on(service):
     service.engine.ready = lambda **changes: type(service.engine).ready(
         service.engine, identity="new", **changes
     )
-    service.run(setattr, service.link, "_identity", "old")
+    service.run(setattr, service.link._observer, "_identity", "old")
     revive(service)
     assert "another model" in answer().json()["error"]["message"]
     assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 200

@@ -61,7 +61,7 @@ def test_requests_of_a_dead_engine_go_on_with_another_at_once():
         await scene.finish(one, two)
         assert one.tokens == two.tokens == ANSWER
         assert one.started == 1
-        assert scene.set.deaths == scene.set.resumed == 1
+        assert scene.set.figures.deaths == scene.set.figures.resumed == 1
 
     play(scenario)
 
@@ -93,12 +93,19 @@ def test_sizes_and_counters_are_those_of_all():
         assert scene.set.ready.num_blocks == 200
         scene.links[0].load.stats = EngineStats(running=1, steps=5, prompt_tokens=7)
         scene.links[1].load.stats = EngineStats(running=2, steps=8, prompt_tokens=1)
-        assert (scene.set.stats.running, scene.set.stats.steps) == (3, 13)
-        assert {name: stats.steps for name, stats in scene.set.stats_by_replica.items()} == {"0": 5, "1": 8}
+        assert (scene.set.figures.stats.running, scene.set.figures.stats.steps) == (3, 13)
+        assert {name: stats.steps for name, stats in scene.set.figures.stats_by_replica.items()} == {
+            "0": 5,
+            "1": 8,
+        }
         scene.engines[0].die()
         await until(lambda: scene.links[0].state is LinkState.DEAD)
         assert scene.set.ready.max_num_seqs == 8
-        assert (scene.set.stats.running, scene.set.stats.steps, scene.set.stats.prompt_tokens) == (2, 13, 8)
+        assert (
+            scene.set.figures.stats.running,
+            scene.set.figures.stats.steps,
+            scene.set.figures.stats.prompt_tokens,
+        ) == (2, 13, 8)
         await scene.bring_up(0)
         assert scene.set.ready.max_num_seqs == 16
 
@@ -127,7 +134,7 @@ def test_an_engine_is_replaced_under_its_requests():
         _, waiting = await scene.submit(tokens=5)
         scene.add("0")
         await scene.bring_up(1)
-        assert list(scene.set.stats_by_replica) == ["0"]
+        assert list(scene.set.figures.stats_by_replica) == ["0"]
         old, new = scene.links
         scene.set.retire(old, "replaced")
         await until(lambda: len(scene.engines[1].running) == 1)
@@ -140,7 +147,7 @@ def test_an_engine_is_replaced_under_its_requests():
         await scene.finish(begun, waiting)
         assert begun.tokens == waiting.tokens == ANSWER
         assert scene.set.links == [new]
-        assert scene.set.unheard == scene.set.deaths == 0
+        assert scene.set.unheard == scene.set.figures.deaths == 0
 
     play(scenario, count=1)
 
@@ -230,9 +237,9 @@ def test_a_suspect_that_is_accused_has_one_of_two_engines_alone():
         made = [await scene.submit() for _ in range(4)]
         accused = next(iter(scene.engines[0].running))
         flight = scene.links[0].requests.delivery.flights[accused]
-        scene.set.deaths += 1  # after which it is asked how trials go on
-        scene.set._parked.accuse(scene.links[0].requests.take_back(1))
-        scene.set._parked.try_next()
+        scene.set.figures.deaths += 1  # after which it is asked how trials go on
+        scene.set.dispatcher.parked.accuse(scene.links[0].requests.take_back(1))
+        scene.set._observer._trials.try_next()
         await until(lambda: [accused] in scene.where())
         alone = scene.where().index([accused])
         made.append(await scene.submit())
@@ -273,6 +280,6 @@ def test_of_200_streams_with_one_that_kills_one_fails(count):
         innocent = [sink for request, sink in made if request != poison]
         await scene.finish(*innocent)
         assert all(sink.error is None and sink.tokens == ANSWER for sink in innocent)
-        assert scene.set.deaths <= MOST_LOSSES + 1 + SOLO_DEATHS
+        assert scene.set.figures.deaths <= MOST_LOSSES + 1 + SOLO_DEATHS
 
     play(scenario, count=count)

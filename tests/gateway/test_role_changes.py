@@ -60,7 +60,7 @@ def test_engines_do_all_again():
         assert scene.where() == [[first], [second], []]
         await scene.finish(sink, other)
         assert [tokens for _, tokens, _ in told(scene.engines[0])] == [len(ANSWER)]
-        assert scene.set.handed_over == 1
+        assert scene.set.figures.handed_over == 1
         for name in ("1", "2"):
             change_role(scene.set, name, BOTH)
         assert [link.load.role for link in scene.links] == [BOTH] * 3
@@ -68,7 +68,7 @@ def test_engines_do_all_again():
         assert [len(ids) for ids in scene.where()] == [1, 1, 1]
         await scene.finish(*sinks)
         assert {tuple(one.tokens) for one in (sink, other, *sinks)} == {tuple(ANSWER)}
-        assert scene.set.handed_over == 1
+        assert scene.set.figures.handed_over == 1
 
     play(scenario, P, P, D)
 
@@ -128,7 +128,7 @@ def test_a_request_that_no_other_engine_takes_comes_back_once_the_engine_has_let
         scene.engines[0].step()
         await until(lambda: len(sink.tokens) == 1)
         assert scene.set.move(scene.links[0], 1) == 1
-        assert (scene.set.parked, scene.links[0].in_flight) == (1, 0)
+        assert (len(scene.set.dispatcher.parked), scene.links[0].in_flight) == (1, 0)
         await until(lambda: scene.links[0].in_flight == 1)
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)

@@ -41,7 +41,7 @@ def test_the_least_busy_engine_changes_and_streams_go_on():
     async def scenario(scene):
         _, sink = await scene.submit(tokens=LONG)
         scene.engines[0].step()
-        await until(lambda: scene.set.handed_over == 1)
+        await until(lambda: scene.set.figures.handed_over == 1)
         await until(lambda: scene.where()[1:] != [[], []])
         metrics = Metrics()
         control = controlled(scene, metrics)

@@ -71,7 +71,7 @@ def test_one_engine_does_all(tokens, sampling, roles, where):
         assert scene.where()[where] == [request_id]
         await scene.finish(sink)
         assert sink.tokens == ANSWER[: sampling.get("max_tokens")]
-        assert scene.set.handed_over == 0
+        assert scene.set.figures.handed_over == 0
 
     play(scenario, *roles)
 
@@ -192,7 +192,7 @@ def test_a_first_token_that_stops_ends_the_request():
         _, sink = await scene.submit(tokens=LONG, stop_token_ids=[ANSWER[0]])
         await scene.finish(sink)
         assert sink.tokens == ANSWER[:1]
-        assert scene.set.handed_over == 0
+        assert scene.set.figures.handed_over == 0
 
     play(scenario, P, D)
 
@@ -204,7 +204,7 @@ def test_engines_whose_pages_do_not_travel_hand_nothing_over():
         _, sink = await scene.submit(tokens=LONG)
         await scene.finish(sink)
         assert sink.tokens == ANSWER
-        assert scene.set.handed_over == 0
+        assert scene.set.figures.handed_over == 0
 
     play(scenario, P, D)
 

@@ -35,7 +35,7 @@ def idle_capacity(model: ServedModel, in_flight: int) -> int:
     engines, ready = model.engines, model.engines.ready
     if model.state is not ModelState.READY or ready is None:
         return 0
-    if engines.in_flight and engines.stats.waiting > MAX_QUEUE:  # an idle engine's figures are old
+    if engines.in_flight and engines.figures.stats.waiting > MAX_QUEUE:  # an idle engine's figures are old
         return 0
     taken = model.admission.held + max(model.admission.background, in_flight)
     return ready.max_num_seqs - taken

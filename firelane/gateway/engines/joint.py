@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -28,34 +28,6 @@ def reason(links: Sequence[EngineLink], *, is_coming: bool) -> str:
         return ""
     none = "the engine is starting" if is_coming else "there is no engine"
     return next((link.engine.reason for link in links if link.engine.reason), none)
-
-
-def progress(links: Sequence[EngineLink]) -> Progress | None:
-    """Progress of the first engine that loads."""
-    loading = (link.engine.progress for link in links if link.state is LinkState.STARTING)
-    return next((one for one in loading if one is not None), None)
-
-
-def left_s(links: Sequence[EngineLink]) -> int:
-    """Time until the next engine is likely to serve, in whole seconds."""
-    loading = [link.lifecycle.load_clock for link in links if link.state is LinkState.STARTING]
-    return min((clock.left_s(time.monotonic()) for clock in loading), default=1)
-
-
-def stats(before: EngineStats, links: Sequence[EngineLink]) -> EngineStats:
-    """Sums. before: counters of engines that have gone."""
-    total = before
-    for link in links:
-        total = add_stats(total, link.load.stats)
-    return total
-
-
-def stats_by_replica(links: Sequence[EngineLink]) -> dict[str, EngineStats]:
-    """By the name of the place, which two engines may have for a while."""
-    found: dict[str, EngineStats] = {}
-    for link in links:
-        found[link.name] = add_stats(found.get(link.name, EngineStats()), link.load.stats)
-    return found
 
 
 TIER_COUNTERS = ("hits", "evicted", "damaged", "read_bytes", "written_bytes")
@@ -97,7 +69,7 @@ def add_counters(one: EngineStats, gone: EngineStats) -> EngineStats:
 class EngineChildren:
     """Children that engines have replaced, with those of engines that have gone, and kinds that they lack."""
 
-    def __init__(self, links: Callable[[], Iterable[EngineLink]]) -> None:
+    def __init__(self, links: Sequence[EngineLink]) -> None:
         self._links = links
         self._gone: Counter[str] = Counter()
 
@@ -105,16 +77,75 @@ class EngineChildren:
     def replaced(self) -> Mapping[str, int]:
         """Replacements since the start, by kind of process."""
         total = self._gone.copy()
-        for link in self._links():
+        for link in self._links:
             total.update(link.load.beat.replaced)
         return total
 
     @property
     def broken(self) -> dict[str, str]:
         """The reason why an engine has no child of a kind, by kind."""
-        return {kind: why for link in self._links() for kind, why in link.load.beat.broken.items()}
+        return {kind: why for link in self._links for kind, why in link.load.beat.broken.items()}
 
     def gone(self, link: EngineLink) -> None:
         """The engine of this link has ended."""
         self._gone.update(link.load.beat.replaced)
         link.load.beat = Beat(0.0)
+
+
+class JointFigures:
+    """Figures of several engines together, and of those that have gone. All methods belong to one event
+    loop."""
+
+    def __init__(self, links: Sequence[EngineLink]) -> None:
+        """links: of the engines, which may change at any time."""
+        self._links = links
+        self._before = EngineStats()
+        """Counters of engines that have gone."""
+        self.children = EngineChildren(links)
+        self.sizes: Ready | None = None
+        """Sizes that the engines can take together, also in standby; those of the last ones where there are
+        none."""
+        self.deaths = 0
+        """Engines that ended."""
+        self.resumed = 0
+        """Requests that went on elsewhere."""
+        self.handed_over = 0
+        """Requests that went from an engine for prefill to one for decode."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """Progress of the first engine that loads."""
+        loading = (link.engine.progress for link in self._links if link.state is LinkState.STARTING)
+        return next((one for one in loading if one is not None), None)
+
+    @property
+    def left_s(self) -> int:
+        """Time until the next engine is likely to serve, in whole seconds."""
+        loading = [link.lifecycle.load_clock for link in self._links if link.state is LinkState.STARTING]
+        return min((clock.left_s(time.monotonic()) for clock in loading), default=1)
+
+    @property
+    def stats(self) -> EngineStats:
+        """Sums; counters with those of engines that have gone."""
+        total = self._before
+        for link in self._links:
+            total = add_stats(total, link.load.stats)
+        return total
+
+    @property
+    def stats_by_replica(self) -> dict[str, EngineStats]:
+        """By the name of the place, which two engines may have for a while."""
+        found: dict[str, EngineStats] = {}
+        for link in self._links:
+            found[link.name] = add_stats(found.get(link.name, EngineStats()), link.load.stats)
+        return found
+
+    def resize(self) -> None:
+        """Call when an engine has come or gone."""
+        ready = [link.ready for link in self._links if link.ready is not None]
+        self.sizes = together(ready) or self.sizes
+
+    def gone(self, link: EngineLink) -> None:
+        """The engine of this link has ended."""
+        self._before = add_counters(self._before, link.load.stats)
+        self.children.gone(link)

@@ -202,7 +202,7 @@ class _Phases:
 def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
     def gauges(name: str, text: str, level: Callable[[EngineStats], float]) -> None:
         def read() -> dict[str, float]:
-            return {replica: level(stats) for replica, stats in engines.stats_by_replica.items()}
+            return {replica: level(stats) for replica, stats in engines.figures.stats_by_replica.items()}
 
         registry.gauges(name, text, "replica", read)
 
@@ -228,20 +228,28 @@ def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
         common=True,
     )
     registry.gauge("firelane:replicas_up", "Engines that serve.", lambda: len(engines.serving), common=True)
-    registry.gauge("firelane:sequences_parked", "Sequences that wait for an engine.", lambda: engines.parked)
     registry.gauge(
-        "firelane:engine_deaths", "Engines that ended.", lambda: engines.deaths, monotonic=True, common=True
+        "firelane:sequences_parked",
+        "Sequences that wait for an engine.",
+        lambda: len(engines.dispatcher.parked),
+    )
+    registry.gauge(
+        "firelane:engine_deaths",
+        "Engines that ended.",
+        lambda: engines.figures.deaths,
+        monotonic=True,
+        common=True,
     )
     registry.gauge(
         "firelane:engine_ejections",
         "Engines kept from new requests for a while.",
-        lambda: engines.ejected,
+        lambda: engines.dispatcher.ejection.ejected,
         monotonic=True,
     )
     registry.gauge(
         "firelane:sequences_resumed",
         "Sequences that lost their engine.",
-        lambda: engines.resumed,
+        lambda: engines.figures.resumed,
         monotonic=True,
     )
 
@@ -278,7 +286,7 @@ TIER_COUNTERS = {
 
 def _tiers(registry: Registry, engines: ReplicaSet) -> None:
     def read(field: str) -> Callable[[], float]:
-        return lambda: getattr(engines.stats, field)
+        return lambda: getattr(engines.figures.stats, field)
 
     for tier, place in TIERS:
         registry.gauge(f"firelane:kv_{tier}_pages", f"Pages in the tier {place}.", read(f"{tier}_pages"))
@@ -291,7 +299,7 @@ def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:
     """Counters that live in the engines, kept growing over their restarts."""
 
     def counter(name: str, text: str, field: str) -> None:
-        registry.gauge(name, text, lambda: getattr(engines.stats, field), monotonic=True, common=True)
+        registry.gauge(name, text, lambda: getattr(engines.figures.stats, field), monotonic=True, common=True)
 
     counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", "prefix_queries")
     counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", "prefix_hits")
@@ -303,7 +311,7 @@ def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:
     registry.gauge(
         "firelane:handed_over",
         "Requests that went from an engine for prefill to one for decode.",
-        lambda: engines.handed_over,
+        lambda: engines.figures.handed_over,
         monotonic=True,
     )
     for outcome in ("ok", "stale", "lost", "late"):

@@ -130,7 +130,7 @@ class ServedModel:
         """The reason why it does not answer, in words; "" where it does."""
         if self.admission.draining:
             return "shutting down"
-        progress = self.engines.progress
+        progress = self.engines.figures.progress
         if self.engines.state is LinkState.STARTING and progress is not None:
             unit = f" {progress.unit}" if progress.unit else ""
             return f"{progress.stage} {progress.done:g} of {progress.total:g}{unit}"
@@ -142,7 +142,7 @@ class ServedModel:
         if ready is None:
             raise EngineDeadError(
                 f"the engine does not serve ({self.state.value}): {self.reason}",
-                retry_after_s=self.engines.left_s,
+                retry_after_s=self.engines.figures.left_s,
             )
         return ready
 
@@ -171,7 +171,7 @@ class ServedModel:
 
     def _tell_coming(self) -> str:
         """Progress of the model while it comes to memory."""
-        progress = self.engines.progress
+        progress = self.engines.figures.progress
         if self.engines.state is LinkState.STARTING and progress is not None:
             return f"{self.name}: {self.reason}"
         return f"{self.name}: {self.residence.state or self.state.value}"

@@ -55,7 +55,7 @@ class LocalEngine:
 
     async def start(self, events: ReplicaListener = NOBODY) -> Ready:
         """Return when the engine serves. Raises the FirelaneError for which it does not."""
-        self.replicas.events = events
+        self.replicas.listen(events)
         self._first = asyncio.get_running_loop().create_future()
         if self._remote is not None:
             self._peers.reach(RemotePeers(self._remote, 1))

@@ -191,7 +191,7 @@ def test_engines_are_published_apart_and_a_new_one_takes_the_place(context, conf
     links = [EngineLink(name=str(number), tell=feed.publish) for number in (0, 1, 0)]
     assert isinstance(feed, PublisherFeed)
     for link in links:
-        link.ready = ready()
+        link.lifecycle.ready = ready()
         feed.expect(link)
     for link, name in zip(links[:2], (10, 11), strict=True):
         link.receive(CacheEvents([BlocksCleared(), BlocksRemoved([name])]))

@@ -43,5 +43,5 @@ def test_an_answer_is_the_same_over_a_death(make_service, stream):
         service.run(service.engine.step)
     kill_and_revive(service)
     thread.join()
-    assert service.link.resumed == 1
+    assert service.link.figures.resumed == 1
     assert stable(box[0]) == stable(ask(service, **fields))

@@ -37,6 +37,6 @@ def test_a_stream_is_the_same_over_a_death(make_service, format):
     service.run(setattr, service.engine, "held", False)
     service.call(service.restart())
     thread.join()
-    assert service.link.resumed == 1
+    assert service.link.figures.resumed == 1
     assert stable(box[0]) == stable(post(service, "/api/chat", **fields))
     assert ": waiting" not in box[0].text

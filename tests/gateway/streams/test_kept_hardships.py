@@ -29,7 +29,7 @@ def test_an_engine_that_dies_under_it_changes_nothing(make_service):
         service.run(setattr, service.engine, "held", False)
         service.call(service.restart())
         whole = b"".join(seen) + again.rest()
-    assert service.link.resumed == 1
+    assert service.link.figures.resumed == 1
 
     def texts(events: bytes) -> list[object]:
         found = [event.partition(b"data: ")[2] for event in events.split(b"\n\n")[:-2]]

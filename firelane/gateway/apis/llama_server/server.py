@@ -74,7 +74,7 @@ class LlamaServerHandler:
         """Numbers alone: whose requests are in the places is nobody's business."""
         await self._refresh()
         model = self._asked(exchange, ("model", NO_SLOT))
-        ready, stats = model.serving(), model.engines.stats
+        ready, stats = model.serving(), model.engines.figures.stats
         busy = min(stats.running, ready.max_num_seqs)
         fails = read_query(exchange.request.query, ("model", NO_SLOT)).get(NO_SLOT, "")
         if fails not in ("", "0") and busy >= ready.max_num_seqs:

@@ -146,7 +146,7 @@ def _details(model: ServedModel) -> OllamaDetails:
 
 def _capabilities(model: ServedModel) -> list[str]:
     """A model without a head embeds, and writes nothing; until its first engine is ready one is assumed."""
-    sizes = model.engines.sizes
+    sizes = model.engines.figures.sizes
     writes = sizes is None or sizes.can_generate
     if not writes:
         return ["embedding"]

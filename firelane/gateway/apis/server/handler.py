@@ -97,7 +97,7 @@ class ServerHandler:
             if model.state is not ModelState.READY:
                 reason = None if tenant is UNAUTHENTICATED else self._reason(model, tenant)
                 body = HealthReport(status=model.state.value, reason=reason)
-                self._replies.json(exchange, body, 503, headers=retry_line(model.engines.left_s))
+                self._replies.json(exchange, body, 503, headers=retry_line(model.engines.figures.left_s))
                 return
         broken = self._broken(models)
         self._replies.json(exchange, HealthReport(status="ready", broken=broken or None))
@@ -115,7 +115,7 @@ class ServerHandler:
     def _broken(self, models: list[ServedModel]) -> dict[str, str]:
         broken = dict(self._replaced.broken)
         for model in models:
-            broken |= model.engines.children.broken
+            broken |= model.engines.figures.children.broken
         return broken
 
     def version(self, exchange: Exchange) -> None:

@@ -122,7 +122,7 @@ class StatsReport:
 
     def _report(self, model: ServedModel) -> Stats:
         services, now_s = self._services, self._services.now_s()
-        stats, metrics = model.engines.stats, model.metrics
+        stats, metrics = model.engines.figures.stats, model.metrics
         return Stats(
             version=services.version,
             model=model.name,
@@ -172,7 +172,7 @@ class StatsReport:
 
 
 def _engine(model: ServedModel) -> EngineStatus:
-    ready, progress = model.engines.ready, model.engines.progress
+    ready, progress = model.engines.ready, model.engines.figures.progress
     loading = None
     if ready is None and progress is not None:
         loading = LoadProgress(

@@ -111,7 +111,7 @@ class SglangHandler:
 
     def model_info(self, exchange: Exchange) -> None:
         model = self._asked(exchange)
-        sizes, files = model.engines.sizes, model.prompts.files
+        sizes, files = model.engines.figures.sizes, model.prompts.files
         report = SglangModelInfo(
             model_path=model.name,
             tokenizer_path=model.name,
@@ -125,7 +125,7 @@ class SglangHandler:
     async def server_info(self, exchange: Exchange) -> None:
         await self._services.refresh()
         model = self._asked(exchange)
-        ready, stats = model.engines.ready, model.engines.stats
+        ready, stats = model.engines.ready, model.engines.figures.stats
         used = 0 if ready is None else stats.kv_used_blocks * ready.block_size
         state = SglangState(
             num_running_reqs=stats.running, num_waiting_reqs=stats.waiting, num_used_tokens=used

@@ -13,8 +13,8 @@ from firelane.engine_state import EngineEvent, EngineLifecycle, EngineState, Lin
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link.commands import Commands
 from firelane.gateway.engines.link.connection import Connection, Renumbering
-from firelane.gateway.engines.link.link_owner import LinkOwner
 from firelane.gateway.engines.link.load import EngineLoad
+from firelane.gateway.engines.link.observer import LinkObserver
 from firelane.gateway.engines.link.outbox import Outbox
 from firelane.gateway.engines.link.refusal import error_of, protocol_problem
 from firelane.gateway.engines.link.requests import EngineRequests
@@ -67,7 +67,7 @@ class EngineLink:
         self.name = name
         self.process: ProcessState = UnknownProcess()
         """The process of the engine, where it is one of this machine."""
-        self.owner: LinkOwner[EngineLink] | None = None
+        self.observer: LinkObserver[EngineLink] | None = None
         self.load = EngineLoad(name, is_shared=is_shared)
         self.lifecycle = EngineLifecycle(self._tell_event, self.load.describe)
         outbox = Outbox(self._send)
@@ -160,9 +160,9 @@ class EngineLink:
         lost = Lost(reason)
         self.lifecycle.lose(lost)
         flights = self.requests.clear()
-        if self.owner is not None:
+        if self.observer is not None:
             is_seen = is_closed or not self.engine.is_remote
-            self.owner.on_lost(self, flights, self.engine.reason, is_seen=is_seen)
+            self.observer.on_lost(self, flights, self.engine.reason, is_seen=is_seen)
         self.load.stats = EngineStats()
         self.requests.count()
         if self._ended is not None and not self._ended.done():
@@ -185,8 +185,8 @@ class EngineLink:
         elif isinstance(frame, CacheEvents):
             self._tell(self, frame)
         elif isinstance(frame, PageChanges):
-            if self.owner is not None and self.state in (LinkState.READY, LinkState.STANDBY):
-                self.owner.on_pages(self, frame)
+            if self.observer is not None and self.state in (LinkState.READY, LinkState.STANDBY):
+                self.observer.on_pages(self, frame)
         elif isinstance(frame, Asleep | Awake):
             self._on_standby(frame)
         elif isinstance(frame, Forgotten):
@@ -198,14 +198,14 @@ class EngineLink:
 
     def _on_ready(self, ready: Ready) -> None:
         problem = protocol_problem(ready)
-        if not problem and self.owner is not None:
-            problem = self.owner.on_ready(self, ready)
+        if not problem and self.observer is not None:
+            problem = self.observer.on_ready(self, ready)
         if problem:
             self.lifecycle.apply(Failed(problem, 1))
             self._detach()
             self.lose(problem)
             return
-        if self.owner is None:
+        if self.observer is None:
             self.lifecycle.serve(ready)
         self._watch.serves()
         if self.lifecycle.is_ready:
@@ -215,8 +215,8 @@ class EngineLink:
         if self.state is not LinkState.STANDBY:
             return
         self.lifecycle.apply(frame)
-        if self.owner is not None and isinstance(frame, Awake):
-            self.owner.on_awake(self)
+        if self.observer is not None and isinstance(frame, Awake):
+            self.observer.on_awake(self)
         self._tell(self, frame)
 
     def _on_rejected(self, frame: Rejected) -> None:
@@ -237,27 +237,27 @@ class EngineLink:
             self.requests.count()
         if frame.finished:
             self._end(frame.finished)
-        if self.owner is not None:
-            self.owner.on_frame(self, frame, now_s)
+        if self.observer is not None:
+            self.observer.on_frame(self, frame, now_s)
 
     def _end(self, finishes: list[Finished]) -> None:
         some_leave = bool(self._delivery.leaving)
         returned, handed_over, ended = self._delivery.end(finishes)
         self.requests.count()
-        if self.owner is not None:
+        if self.observer is not None:
             if some_leave:
-                self.owner.on_left(self)
+                self.observer.on_left(self)
             for flight in handed_over:
-                self.owner.on_handed_over(self, flight)
+                self.observer.on_handed_over(self, flight)
             for flight in ended:
-                self.owner.on_ended(self, flight)
+                self.observer.on_ended(self, flight)
         if returned:
             self._give_back(returned)
 
     def _give_back(self, flights: list[InFlight]) -> None:
         self.lifecycle.retire("the engine is ending")
-        if self.owner is not None:
-            self.owner.on_returned(self, flights)
+        if self.observer is not None:
+            self.observer.on_returned(self, flights)
 
 
 def _tell_nobody(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The owner of links to engines, as they see it."""
+"""The observer of links to engines, as they see it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from firelane.wire.frames import Ready, StepFrame
 LinkT = TypeVar("LinkT", contravariant=True)
 
 
-class LinkOwner(Protocol[LinkT]):
-    """The owner of a link, which submits through it."""
+class LinkObserver(Protocol[LinkT]):
+    """Hears what happens at a link, in the order in which it happens, and acts on it at once."""
 
     def on_ready(self, link: LinkT, ready: Ready) -> str:
         """The reason why this engine cannot be used; "" where it can."""
