@@ -25,9 +25,9 @@ class ParkedRequests:
         self._holds, self.parked_s = holds, parked_s
         self._parked: dict[int, InFlight] = {}
         self.suspects: deque[InFlight] = deque()
-        """Those that may have killed an engine, in the order of their trials."""
+        """Requests that may have killed an engine, in the order of their trials."""
         self.accused: deque[InFlight] = deque()
-        """Those that were on trial when an engine died: they come before all suspects."""
+        """Requests that were on trial when an engine died: they come before all suspects."""
         self._unheard: dict[int, InFlight] = {}  # resumed or parked, without a token since
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
