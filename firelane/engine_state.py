@@ -16,8 +16,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from firelane.child_process.child import code_of, in_words, is_own_doing
 from firelane.errors import KilledError
+from firelane.wire.adapters import AdaptersServed
 from firelane.wire.frames import Asleep, Awake, Failed, Loading, Progress, Ready
 
 
@@ -116,6 +119,7 @@ EngineEvent = (
     | Loading
     | Progress
     | Ready
+    | AdaptersServed
     | Assigned
     | Retired
     | Sleeping
@@ -183,6 +187,8 @@ def apply(state: EngineState, event: EngineEvent) -> EngineState:  # limits: exe
             return replace(state, progress=event)
         case Ready():
             return replace(state, link=LinkState.READY, reason="", ready=event)
+        case AdaptersServed(adapters=adapters) if state.ready is not None:
+            return replace(state, ready=msgspec.structs.replace(state.ready, adapters=adapters))
         case Assigned(role=role):
             return replace(state, assigned_role=role)
         case Retired(reason=reason) if state.link is LinkState.READY:
@@ -260,6 +266,10 @@ class EngineLifecycle:
     @property
     def is_ready(self) -> bool:
         return self.state is LinkState.READY
+
+    def has_adapter(self, digest: str) -> bool:
+        """Whether the engine serves an adapter of this content; "" stands for none, which all serve."""
+        return not digest or (self.ready is not None and digest in self.ready.adapters.values())
 
     def apply(self, event: EngineEvent) -> None:
         """Change the state; the caller tells the event later, if at all."""

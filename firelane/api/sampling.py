@@ -107,6 +107,7 @@ class AnswerFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     speculative: Speculative | None = None
     priority: Priority | None = None
     deadline_ms: DeadlineMs | None = None
+    lora_path: Annotated[str, Meta(max_length=256)] | None = None
 
     @classmethod
     def field_names(cls) -> FieldNames:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firelane.contract import Executor
-from firelane.engine.adapters.places import NO_ADAPTERS, AdapterPlaces
+from firelane.engine.adapters.places import AdapterPlaces
 from firelane.engine.core import EngineChannel, EngineCore
 from firelane.engine.policies import make_policy
 from firelane.engine.sequences.prerequisites import Prerequisites
@@ -18,7 +18,7 @@ def make_core(
     channel: EngineChannel,
     grammars: Prerequisites,
     second: SecondModel | None = None,
-    adapters: AdapterPlaces = NO_ADAPTERS,
+    adapters: AdapterPlaces | None = None,
 ) -> EngineCore:
     """The loop reads no configuration itself: every option with an effect in it is given to it here. second:
     what drafts beside it; the caller keeps both executors. adapters: in the executor's memory. Raises

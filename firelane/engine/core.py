@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from firelane.contract import CAUSAL, Bidirectional, Executor, StepInputs, StepLimits, StepOutputs
-from firelane.engine.adapters.places import NO_ADAPTERS, AdapterPlaces
+from firelane.engine.adapters.places import AdapterPlaces
 from firelane.engine.apply import PlanApplier
 from firelane.engine.grammar.draft_masks import DraftMasks
 from firelane.engine.grammar.masks import GrammarMasks
@@ -80,7 +80,7 @@ class EngineCore:
         policy: SchedulingPolicy | None = None,
         proposer: Proposer | None = None,
         snapshots: SnapshotRule | None = None,
-        adapters: AdapterPlaces = NO_ADAPTERS,
+        adapters: AdapterPlaces | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """prerequisites: owned by the caller. policy: fair between tenants by default. proposer: what
@@ -114,7 +114,7 @@ class EngineCore:
         self._in_flight: deque[_InFlight] = deque()
         self.cost = StepCost()
         self._next_step, self._last_end_s = 1, 0.0
-        self._adapters = adapters
+        self._adapters = adapters or AdapterPlaces()
 
     def have_pages_from(self, transfer: KVTransfer, address: str = "") -> None:
         """From now on requests wait for pages that other engines have. address: where those of other servers
@@ -195,7 +195,7 @@ class EngineCore:
             sequence.adapter = self._adapters.of(request.adapter)
             is_ready = self._prerequisites.add(sequence, request)
         except RequestError as error:
-            self._channel.send(Rejected(request.id, str(error), status=error.status))
+            self._channel.send(Rejected(request.id, str(error), status=error.status, code=error.code or ""))
             return
         if is_ready:
             self._add(sequence)
@@ -219,6 +219,12 @@ class EngineCore:
         """Erase a tenant's pages, and its texts that drafts come from; returns how many pages there were."""
         self.drafter.forget(tenant)
         return self.kv.forget_tenant(tenant)
+
+    def adapters_in_use(self) -> set[int]:
+        """Places of adapters that sequences, or steps in flight, name."""
+        slots = [step.inputs.chunk_slot[: step.inputs.num_chunks] for step in self._in_flight]
+        named = {place for of_step in slots for place in self._executor.state.adapter[of_step].tolist()}
+        return named | {one.adapter for one in (*self.table.live(), *self._prerequisites.waiting())}
 
     def abort_all(self) -> None:
         for sequence in [*self.table.live(), *self._prerequisites.waiting()]:

@@ -163,7 +163,7 @@ class Gateway:
         return ServedModel(
             names=config.names,
             aliases=dict(config.aliases),
-            adapters=config.adapters,
+            first_adapters=config.adapters,
             text=text,
             engines=engines,
             admission=admission,
@@ -204,7 +204,7 @@ class Gateway:
     def _set_up(self, model: ServedModel, config: ModelConfig) -> None:
         """Anew, for requests that come from now on."""
         model.text, old = read_text_side(config, self._replaced), model.text
-        model.aliases, model.adapters = dict(config.aliases), config.adapters
+        model.aliases, model.first_adapters = dict(config.aliases), config.adapters
         model.tenants = None if config.tenants is None else frozenset(config.tenants)
         model.role_control = self._role_control(config, model.engines, model.metrics)
         if old is not None:

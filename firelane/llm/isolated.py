@@ -47,6 +47,8 @@ class IsolatedEngine:
     """
 
     def __init__(self, config: EngineConfig, channel: LocalChannel) -> None:
+        self.adapters: dict[str, str] = {}
+        """Digests of the adapters' content, by name, once it is loaded."""
         self._channel = channel
         self._is_ready = self._is_closed = False
         self._failure: FirelaneError | None = None
@@ -136,7 +138,7 @@ class IsolatedEngine:
         elif isinstance(frame, frames.Progress):
             self._progress(frame.stage, frame.done, frame.total, frame.unit)
         elif isinstance(frame, frames.Ready):
-            self._is_ready = True
+            self._is_ready, self.adapters = True, frame.adapters
         elif isinstance(frame, Failed):
             self._failure = _error(frame)
             raise self._failure

@@ -245,7 +245,7 @@ class LLM:
                 grammar=grammar,
                 most_drafted=-1 if params.speculative else 0,
                 adapter=params.lora,
-                salt=params.lora.encode(),  # pages that an adapter computed are no other's
+                salt=self._engine.adapters.get(params.lora, "").encode(),  # its pages are no other's
             )
             self._next_id += 1
             run.choices.append(CompletionBuilder(request, run, index, self._tokenizer, visible))

@@ -27,6 +27,8 @@ class LocalEngine:
     executor: Executor
 
     def __init__(self, config: EngineConfig, channel: LocalChannel) -> None:
+        self.adapters: dict[str, str] = {}
+        """Digests of the adapters' content, by name, once it is loaded."""
         self._config, self._channel = config, channel
         self._loaded = ExitStack()
         self._is_loaded = False
@@ -40,13 +42,14 @@ class LocalEngine:
         executor = self.executor = load_executor(config, progress, program=program)
         self._loaded.callback(executor.release)
         adapters = load_adapters(executor, config)
+        self.adapters = adapters.digests
         second = load_second(config, program, executor, progress)
         if second is not None:
             self._loaded.callback(second.release)
         grammars = grammar_queue(config.tokenizer_dir or config.model_dir, executor.vocab_size)
         self._loaded.callback(grammars.close)
         self.core = make_core(config, executor, self._channel, grammars, second, adapters)
-        identity = model_identity(checkpoint, executor, config, adapters.digests)
+        identity = model_identity(checkpoint, executor, config)
         pages, states = executor.page_memory, executor.state_memory
         tiers = open_tiers(config.tiers, self.core, pages, states, identity + files)
         self._loaded.callback(tiers.close)

@@ -212,6 +212,12 @@ class Fleet(Generic[LinkT]):
             start=self._start,
         )
 
+    def configure(self, change: Callable[[EngineConfig], EngineConfig]) -> None:
+        """Have engines that start from now on start with a changed configuration."""
+        for replica in self.replicas:
+            replica.config = change(replica.config)
+            replica.supervisor.configure(replica.config)
+
     async def start(self) -> None:
         """Also after `stop`. Raises MachineError where the system makes no process, and UsageError where the
         address of `remote` cannot be listened on."""

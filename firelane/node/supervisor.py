@@ -119,6 +119,10 @@ class EngineSupervisor:
         self._watch = asyncio.create_task(self._keep_alive(began_s))
         await self._hand_over(ours)
 
+    def configure(self, config: EngineConfig) -> None:
+        """For engines that start from now on."""
+        self._config = config
+
     def kill(self) -> None:
         """End an engine that hangs, with all that it has started; another one follows."""
         if self._child is not None:

@@ -27,7 +27,7 @@ KERNEL = ("/proc", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/mm", "/sys/bus
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 RANDOM = ("/dev/random", "/dev/urandom")
 PYTHON_CACHE = "python"
-KERNELS, ZIG_CACHE = "kernels", "zig"
+KERNELS, ZIG_CACHE, ADAPTERS = "kernels", "zig", "adapters"
 CACHES = ("weights", "estimates")
 NETWORK = (
     *(
@@ -72,9 +72,9 @@ def engine_rules(
         for path in model_files(model):
             yield path, READ
     for name in (KERNELS, PYTHON_CACHE):
-        yield _made(cache_dir, name), READ
+        yield made(cache_dir, name), READ
     for name in CACHES:
-        yield _made(cache_dir, name), WRITE
+        yield made(cache_dir, name), WRITE
 
 
 def compiler_rules(settings: env.Environment, cache_dir: Path) -> Iterator[Rule]:
@@ -84,13 +84,13 @@ def compiler_rules(settings: env.Environment, cache_dir: Path) -> Iterator[Rule]
         yield Path(name), RUN
     has_zig = "zig" in settings.cxx or importlib.util.find_spec("ziglang") is not None
     for name in (KERNELS, ZIG_CACHE) if has_zig else (KERNELS,):
-        yield _made(cache_dir, name), WRITE
+        yield made(cache_dir, name), WRITE
 
 
 def bytecode_rules(cache_dir: Path) -> Iterator[Rule]:
     """Rules of the helper that compiles modules for engines. Makes its cache."""
     yield from python_rules()
-    yield _made(cache_dir, PYTHON_CACHE), WRITE
+    yield made(cache_dir, PYTHON_CACHE), WRITE
 
 
 def python_rules() -> Iterator[Rule]:
@@ -162,7 +162,7 @@ def _compiler_path(settings: env.Environment) -> Path | None:
     return None
 
 
-def _made(cache_dir: Path, name: str) -> Path:
+def made(cache_dir: Path, name: str) -> Path:
     """A directory of the cache, made now: nothing can be said of one that is not there."""
     with contextlib.suppress(OSError):  # whoever writes to it says what is wrong
         (cache_dir / name).mkdir(mode=0o755, parents=True, exist_ok=True)

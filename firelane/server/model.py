@@ -8,11 +8,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from firelane.engine_state import Assigned, EngineEvent, Exited, LinkState
 from firelane.node.engine_process import StartEngine, start_engine
 from firelane.node.fleet import Fleet, GroupOf
 from firelane.node.memory_groups import NO_GROUPS
 from firelane.server.engine_sharing import NOT_SHARED, EngineSharing
+from firelane.server.model_adapters import Loras, ModelAdapters
 from firelane.wire.cache_events import CacheEvents
 from firelane.wire.frames import Ready
 
@@ -52,6 +55,7 @@ class Model:
         self._group_of, self._sharing, self._tell = group_of, sharing, tell
         self.fleet = self._fleet()
         """The processes of the engines, or the hosts that have them."""
+        self.adapters = self._adapters()
         self.replicas: ReplicaSet | None = None
         """The engines as the gateway of this process sees them, once there is one."""
         self.served: ServedModel | None = None
@@ -110,6 +114,21 @@ class Model:
             shares_pages=self.spec.gateway.shares_pages,
             start=self._start_engine,
         )
+
+    def _adapters(self) -> ModelAdapters:
+        is_remote = self.options.remote is not None
+        return ModelAdapters(
+            self.options.engine, self.make_replicas, self._serve_adapters, is_remote=is_remote
+        )
+
+    def _serve_adapters(self, loras: Loras) -> None:
+        """Places stay as many as they were: the program depends on it."""
+        if isinstance(self.fleet, Fleet):
+            engine = self.options.engine
+            places = max(engine.max_loras, len(engine.loras))
+            self.fleet.configure(
+                lambda config: msgspec.structs.replace(config, loras=tuple(loras.items()), max_loras=places)
+            )
 
     # ---- as its node sees it
 
@@ -184,7 +203,7 @@ class Model:
             self._engine_bytes = 0
             for link in list(self._links):
                 self.remove(link)
-            self.fleet = self._fleet()
+            self.fleet, self.adapters = self._fleet(), self._adapters()
             if self.replicas is not None:
                 self._set_up(self.replicas)
                 await self.fleet.connect(self)
@@ -256,6 +275,8 @@ class Model:
             if self._feed is not None:
                 self._feed.publish(link, event)
             return
+        if isinstance(event, Ready):
+            self.adapters.on_ready(link, event)
         if isinstance(event, Assigned):
             self._sharing.assign(self._places[link], event.role)
         self._on_event(link.name, event)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 
 from firelane.api.node import NodeModelReport, NodeReport
 from firelane.errors import EngineDeadError, FirelaneError, RequestError
@@ -57,6 +58,12 @@ class Control:
     async def remove(self, model: ServedModel) -> int:
         with _told():
             return await self._node.pulls.remove(self._node[model.name])
+
+    async def load_adapter(self, model: ServedModel, name: str, directory: Path, *, in_place: bool) -> None:
+        await self._engines(model.name).adapters.load(name, directory, in_place=in_place)
+
+    async def unload_adapter(self, model: ServedModel, name: str) -> None:
+        await self._engines(model.name).adapters.unload(name)
 
     def _model(self, model: NodeModel) -> NodeModelReport:
         now_s, served = self._clock(), self._engines(model.name).served

@@ -1,10 +1,11 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
-Gateway to engine: Submit (new requests), Abort, Drain, Sleep, Wake, ForgetTenant and TellPages. Engine to
-gateway: Loading and Progress while it loads, Ready once, then one StepFrame per step, and Rejected for
-requests that it cannot take; CacheEvents and PageChanges where somebody wants them; Asleep, Awake and
-Forgotten; all the time a Beat each second. One StepFrame carries the new tokens of all sequences of a step: a
-per-step cost, not a per-token one. docs/wire.md describes resumption, versions and the heartbeat.
+Gateway to engine: Submit (new requests), Abort, Drain, Sleep, Wake, ForgetTenant, TellPages, LoadAdapter and
+UnloadAdapter. Engine to gateway: Loading and Progress while it loads, Ready once, then one StepFrame per
+step, and Rejected for requests that it cannot take; CacheEvents and PageChanges where somebody wants them;
+Asleep, Awake, Forgotten and AdaptersServed; all the time a Beat each second. One StepFrame carries the new
+tokens of all sequences of a step: a per-step cost, not a per-token one. docs/wire.md describes resumption,
+versions and the heartbeat.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Literal
 
 import msgspec
 
+from firelane.wire.adapters import AdaptersServed, LoadAdapter, UnloadAdapter
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.sampling import Grammar, Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """The version of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -44,8 +46,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     of the answer as its client expects it, packed as the prompt; only drafts are taken from it.
     priority: lower is served sooner, within a tenant. deadline_ms: milliseconds that are left when this is
     sent until the answer has to be complete, or rather its first due_tokens tokens; 0: it has no deadline.
-    adapter: the name of the adapter that it is computed with; "" for none. second_text: of a pair of texts,
-    the index in `prompt` that the second begins at; 0: it is one text.
+    adapter: the digest of the adapter that it is computed with, or its name; "" for none. second_text: of a
+    pair of texts, the index in `prompt` that the second begins at; 0: it is one text.
     """
 
     id: int
@@ -361,7 +363,7 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
     code: str = ""
 
 
-ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant | TellPages
+ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant | TellPages | LoadAdapter | UnloadAdapter
 FromEngine = (
     Beat
     | Loading
@@ -373,6 +375,7 @@ FromEngine = (
     | Asleep
     | Awake
     | Forgotten
+    | AdaptersServed
     | CacheEvents
     | PageChanges
 )

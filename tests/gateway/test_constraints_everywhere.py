@@ -98,7 +98,7 @@ def test_prefixes_that_are_kept_apart(service, path):
         ({"xtc_probability": 0.5, "xtc_threshold": 0.1}, "xtc_probability"),
         ({"dry_multiplier": 0.8, "dry_base": 1.75}, "dry_multiplier"),
         ({"mirostat": 1}, "mirostat"),
-        ({"lora_path": "my-adapter"}, "lora_path"),
+        ({"lora_request": "my-adapter"}, "lora_request"),
         ({"stop_regex": r"\d"}, "stop_regex"),
         ({"structural_tag": "{}"}, "structural_tag"),
         ({"extra_body": {"guided_choice": ["a"]}}, "extra_body.guided_choice"),
@@ -110,3 +110,11 @@ def test_refused(service, path, fields, name):
     answer = service.http.post(url, json={**body, **fields})
     assert answer.status_code == 400
     assert f"`{name}` is not supported by this server: " in answer.text
+
+
+@EVERYWHERE
+def test_an_adapter_that_is_not_there(service, path):
+    url, body = BODIES[path]
+    answer = service.http.post(url, json={**body, "lora_path": "my-adapter"})
+    assert answer.status_code in (400, 404)  # in the API's own form
+    assert "my-adapter" in answer.text

@@ -72,7 +72,9 @@ def _not_above_zero(value: Any) -> bool:
 
 
 _FORM = "use `response_format`"
-_ADAPTER = "name an adapter that the server has (--lora NAME=DIR) as `model`, and leave this out"
+_ADAPTER = (
+    "name an adapter that the server has (--lora NAME=DIR) as `model` or `lora_path`, and leave this out"
+)
 _SAMPLER = "use `temperature`, `top_p`, `top_k` or `min_p`, and leave it out"
 _STATE = "this path keeps no state: send the whole conversation"
 _MESSAGES = "put it into the conversation's messages"
@@ -123,7 +125,7 @@ REFUSED: Mapping[str, Refusal] = {
     **dict.fromkeys(("return_mm_kwargs", "return_token_offsets", "return_prompt_text"), Refusal((False,))),
     "routed_experts_prompt_start": Refusal(),
     # Which weights answer.
-    **dict.fromkeys(("lora", "lora_path", "lora_request"), Refusal(([], "", {}), _ADAPTER)),
+    **dict.fromkeys(("lora", "lora_request"), Refusal(([], "", {}), _ADAPTER)),
     **dict.fromkeys(("adapter_id", "adapter_source"), Refusal(("",), _ADAPTER)),
     # What the answer is made from.
     **dict.fromkeys(("system", "instructions", "system_prompt"), Refusal(("", []), _MESSAGES)),

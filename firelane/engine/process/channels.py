@@ -2,9 +2,9 @@
 
 Further ones come through the acceptor, a socket over which the owner passes them. Each has a number, and its
 requests' ids carry it (`wire.numbers`): so no frame is rewritten, and a frame of a step is only cut. The
-owner alone may drain the engine or put it to standby, and the engine ends with the owner's connection; with
-another one end its requests alone. Each may have a tenant forgotten: an engine's host owns it and knows of no
-tenants.
+owner alone may drain the engine, put it to standby and change its adapters, and the engine ends with the
+owner's connection; with another one end its requests alone. Each may have a tenant forgotten: an engine's
+host owns it and knows of no tenants.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import msgspec
+
 from firelane.errors import FrameError, PeerLostError
 from firelane.link.channel import Channel
+from firelane.wire.adapters import AdaptersServed, LoadAdapter, UnloadAdapter
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
     Abort,
@@ -134,6 +137,8 @@ class Channels:
             self._told.pop(Asleep, None)
         elif kind in GREETINGS:
             self._told[kind] = frame
+        elif isinstance(frame, AdaptersServed) and isinstance(ready := self._told.get(Ready), Ready):
+            self._told[Ready] = msgspec.structs.replace(ready, adapters=frame.adapters)
         for number in list(self._others):
             self._send_to(number, frame)
         self._first.send(frame)
@@ -207,7 +212,7 @@ class Channels:
 
     def _is_allowed(self, number: int, frame: ToEngine) -> bool:
         """Raises FrameError where the ids are another gateway's."""
-        if isinstance(frame, Drain | Sleep | Wake):
+        if isinstance(frame, Drain | Sleep | Wake | LoadAdapter | UnloadAdapter):
             return False
         if isinstance(frame, TellPages):
             self._followers.add(number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import firelane
@@ -12,8 +11,6 @@ from firelane.engine_config import QUANTIZING, EngineConfig
 from firelane.errors import ModelError
 from firelane.storage import read_regular
 from firelane.weights.checkpoints.checkpoint import Checkpoint
-
-NO_ADAPTERS: Mapping[str, str] = {}
 
 
 def checkpoint_identity(model_dir: Path, *, times: bool = False) -> str:
@@ -29,13 +26,11 @@ def checkpoint_identity(model_dir: Path, *, times: bool = False) -> str:
     return hashlib.blake2b(config, digest_size=16).hexdigest() + weights
 
 
-def model_identity(
-    checkpoint: str, executor: Executor, config: EngineConfig, adapters: Mapping[str, str] = NO_ADAPTERS
-) -> str:
+def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) -> str:
     """A hash over the checkpoint, the code that makes a program of it, the backend, its arithmetic (of a CPU
     its target, of a GPU its compute capability) and the codes of the KV cache and of activations. The number
     of threads and of ranks, the sizes and the format of the weights in memory, unless it quantises them, make
-    no difference to the tokens. adapters: digests of those that it serves, by name."""
+    no difference to the tokens. Adapters come and go: requests name what they are computed with."""
     backend = type(executor).__module__.rpartition(".")[0]
     gemm = "ranks" if backend.endswith(".cuda") and config.ranks > 1 else config.gemm
     form = config.weights if config.weights in QUANTIZING else config.dtype
@@ -43,7 +38,6 @@ def model_identity(
     parts = (*parts, config.kv_cache_code) if config.kv_cache_code else parts
     if config.activation_dtype != "bf16":
         parts = (*parts, f"activations {config.activation_dtype}")
-    parts = (*parts, *(f"adapter {name} {digest}" for name, digest in adapters.items()))
     if executor.arithmetic:
         parts = (*parts, f"arithmetic {executor.arithmetic}")
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -16,7 +16,7 @@ import msgspec
 
 from firelane.backends import takes_gpu
 from firelane.contract import Executor, ProgressCallback
-from firelane.engine.adapters.places import load_adapters
+from firelane.engine.adapters.places import AdapterPlaces, change_adapters, load_adapters
 from firelane.engine.configured import make_core
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
@@ -36,6 +36,7 @@ from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer.page_copy import PageCopier
 from firelane.link.channel import Channel
+from firelane.wire.adapters import AdapterChange, AdaptersServed, LoadAdapter, UnloadAdapter
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
@@ -79,6 +80,8 @@ class SocketChannel:
         self.is_to_sleep = False
         self.forgotten: list[ForgetTenant] = []
         """Still to be done."""
+        self.adapter_changes: list[AdapterChange] = []
+        """The same, in their order."""
         self.follows_pages = False
         """A gateway wants to know of the engine's pages from now on."""
 
@@ -91,7 +94,9 @@ class SocketChannel:
         """The time to drain is over."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
-    def send(self, frame: StepFrame | Rejected | PageChanges | Asleep | Awake | Forgotten) -> None:
+    def send(
+        self, frame: StepFrame | Rejected | PageChanges | Asleep | Awake | Forgotten | AdaptersServed
+    ) -> None:
         self._channel.send(frame)
 
     def rest(self) -> None:
@@ -133,6 +138,9 @@ class SocketChannel:
             return False
         if isinstance(frame, ForgetTenant):
             self.forgotten.append(frame)
+            return False
+        if isinstance(frame, LoadAdapter | UnloadAdapter):
+            self.adapter_changes.append(frame)
             return False
         if isinstance(frame, TellPages):
             self.follows_pages = True
@@ -230,7 +238,7 @@ def _load_and_serve(
         if config.cache_events:
             core.tell_cache(channel.send)
         pulse.cost = core.cost
-        identity = model_identity(checkpoint, executor, config, adapters.digests)
+        identity = model_identity(checkpoint, executor, config)
         peers = connect_peers(
             peer_socket,
             core,
@@ -251,7 +259,7 @@ def _load_and_serve(
         served.is_loading = False
         rights.serves(lambda: _settle(executor, second))
         gc.freeze()  # what the load has made lives on: no collection need look at it again
-        _serve(core, served, tiers)
+        _serve(core, served, tiers, adapters)
         channel.flush(LAST_FLUSH_S)
         peers.close()
     finally:
@@ -289,7 +297,9 @@ def _forget(
     tiers.forget(tenant, done)
 
 
-def _serve(core: EngineCore, served: SocketChannel, tiers: TieredPages | NoTiers) -> None:
+def _serve(
+    core: EngineCore, served: SocketChannel, tiers: TieredPages | NoTiers, adapters: AdapterPlaces
+) -> None:
     """Until it is drained. What fails here is no start that failed: the gateway goes on with another engine,
     so the log has to say why."""
     try:
@@ -302,6 +312,10 @@ def _serve(core: EngineCore, served: SocketChannel, tiers: TieredPages | NoTiers
                 served.rest()
             while served.forgotten:
                 _forget(core, tiers, served.forgotten.pop(), served)
+            while served.adapter_changes:
+                served.send(change_adapters(adapters, served.adapter_changes.pop(0), core.adapters_in_use))
+            if adapters.has_leaving and core.is_idle:
+                adapters.sweep(core.adapters_in_use)
             if served.follows_pages:
                 served.follows_pages = False
                 core.kv.pages.follow()

@@ -32,6 +32,7 @@ from firelane.sandbox.confine import (
     has_bytecode,
     serve_only,
 )
+from firelane.sandbox.paths import ADAPTERS, made
 from firelane.sandbox.system import this_machine
 from firelane.weights.storage import checked_json
 
@@ -117,6 +118,7 @@ def _files(config: EngineConfig) -> tuple[list[Path], list[Path]]:
     """Files that an engine reads, and directories that it also writes to, beside its caches."""
     models = [config.model_dir, *([] if config.second_dir is None else [config.second_dir])]
     models += [Path(directory) for _, directory in config.loras]
+    models += [made(config.cache_dir, ADAPTERS)] if config.adapters_option else []
     reads = [*models, *(path for model in models for path in _files_of_gguf(model, config.cache_dir))]
     tiers = config.tiers
     further = (

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from firelane.engine_state import LinkState
+from firelane.errors import EngineDeadError
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.joint import JointFigures
 from firelane.gateway.engines.link.link import EngineLink
@@ -44,7 +45,7 @@ class Dispatcher:
 
     def takers(self, flight: InFlight) -> list[EngineLink]:
         """Engines that can take a request which they may have had before."""
-        return [link for link in self.serving if link.requests.takes(flight)]
+        return [link for link in self._with_adapter(flight) if link.requests.takes(flight)]
 
     def holds(self, flight: InFlight) -> bool:
         """An engine has the request."""
@@ -52,7 +53,7 @@ class Dispatcher:
 
     def begin(self, flight: InFlight) -> None:
         """Send a request that is new."""
-        self._route(flight, self.serving)
+        self._route(flight, self._with_adapter(flight))
 
     def send(self, flight: InFlight) -> None:
         """Send a request that engines may have had before."""
@@ -76,7 +77,15 @@ class Dispatcher:
         for one in (link, *others) if len(others) == 1 else (link,) if others else ():
             one.commands.follow_pages()
 
+    def _with_adapter(self, flight: InFlight) -> list[EngineLink]:
+        """Engines that serve the adapter of a request, or all where it has none."""
+        adapter, serving = flight.request.adapter, self.serving
+        return [link for link in serving if link.lifecycle.has_adapter(adapter)] if adapter else serving
+
     def _route(self, flight: InFlight, serving: list[EngineLink]) -> None:
+        if not serving and self.serving and not self._with_adapter(flight):
+            flight.fail(EngineDeadError("the adapter was unloaded, or the engine that has it is gone"))
+            return
         engines: Sequence[EngineLoad] = [link.load for link in serving if link is not self.reserved]
         if len(engines) > 1:
             engines = self.ejection.admitted(engines, time.monotonic())

@@ -52,7 +52,8 @@ def together(ready: Sequence[Ready]) -> Ready | None:
         return ready[0] if ready else None
     longest = min(one.max_model_len for one in ready)
     sums = {name: sum(getattr(one, name) for one in ready) for name in SUMS}
-    return msgspec.structs.replace(ready[0], max_model_len=longest, **sums)
+    adapters = {name: digest for one in ready for name, digest in one.adapters.items()}
+    return msgspec.structs.replace(ready[0], max_model_len=longest, adapters=adapters, **sums)
 
 
 def add_stats(one: EngineStats, other: EngineStats) -> EngineStats:

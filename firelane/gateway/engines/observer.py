@@ -56,6 +56,10 @@ class ReplicaObserver:
         self.resize()
         self._send_parked()
 
+    def on_adapters(self, link: EngineLink) -> None:
+        del link
+        self.resize()
+
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
         if self._figures.deaths:  # else nobody is suspected
             self._trials.try_next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Protocol
 
 from firelane.api.node import STATES, NodeModelReport, NodeReport
@@ -57,6 +58,15 @@ class NodeControl(Protocol):
         """Take the model's files away; returns how many bytes. Raises RequestError where it is in memory."""
         ...
 
+    async def load_adapter(self, model: ServedModel, name: str, directory: Path, *, in_place: bool) -> None:
+        """Have the model's engines serve an adapter by this name; where it is taken, only `in_place`. Raises
+        RequestError where it is not one for this model."""
+        ...
+
+    async def unload_adapter(self, model: ServedModel, name: str) -> None:
+        """Take no new requests for an adapter. Raises NotFoundError where there is none."""
+        ...
+
 
 class FixedModels:
     """Control of a gateway whose models are there from its start to its end."""
@@ -84,6 +94,14 @@ class FixedModels:
         return 0, 0
 
     async def remove(self, model: ServedModel) -> int:
+        raise _fixed(model, 0.0)
+
+    async def load_adapter(self, model: ServedModel, name: str, directory: Path, *, in_place: bool) -> None:
+        del name, directory, in_place
+        raise _fixed(model, 0.0)
+
+    async def unload_adapter(self, model: ServedModel, name: str) -> None:
+        del name
         raise _fixed(model, 0.0)
 
 

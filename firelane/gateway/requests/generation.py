@@ -17,7 +17,7 @@ from firelane.gateway.http.exchange import NOBODY, Request
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
 from firelane.gateway.requests.formats import ChoiceResult, LiveUsage, ResponseEncoder, ResponseIdentity
-from firelane.gateway.requests.models import ServedModel
+from firelane.gateway.requests.models import ServedModel, adapted_salt
 from firelane.gateway.requests.run import (
     SEQUENCE_COST,
     NewSequence,
@@ -119,8 +119,8 @@ class GenerationRun(RequestRun):
     ) -> Iterator[NewSequence]:
         """Each prompt `draws` times; choice i of a prompt draws with seed + i."""
         asked = self.exchange.request
-        adapter = model.adapter(request.fields.model)
-        salt = model.adapted_salt(cache_salt(asked.tenant.salt, request.fields.cache_salt), adapter)
+        adapter = model.asked_adapter(request.fields.model, request.fields.lora_path, asked.tenant)
+        salt = adapted_salt(cache_salt(asked.tenant.salt, request.fields.cache_salt), adapter)
         client = NOBODY if request.grammar is None else asked.client
         transfer = request.fields.kv_transfer_params or KvTransferParams()
         pages_at, pages_address = transfer.source

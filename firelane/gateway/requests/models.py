@@ -70,8 +70,8 @@ class ServedModel:
     metrics: ModelMetrics
     version: str
     """Version of the program, a part of the fingerprint."""
-    adapters: tuple[str, ...] = ()
-    """Names of adapters of its engines, which requests give as the model's."""
+    first_adapters: tuple[str, ...] = ()
+    """Names of adapters that its engines are started with."""
     waits: bool = False
     """Requests that come while it loads wait for it."""
     tenants: frozenset[str] | None = None
@@ -251,20 +251,37 @@ class ServedModel:
     def all_names(self) -> tuple[str, ...]:
         return (*self.names, *self.aliases, *self.adapters)
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of adapters, which requests give as the model's: those that its engines have, or had last."""
+        sizes = self.engines.figures.sizes
+        return self.first_adapters if sizes is None else tuple(sizes.adapters)
+
     def adapter(self, name: str | None) -> str:
         """The adapter that a request means by a name of the model; "" for none."""
         known = "" if name is None else name if name in self.adapters else name.removesuffix(LATEST)
         return known if known in self.adapters else ""
 
-    def adapted_salt(self, salt: bytes, adapter: str) -> bytes:
-        """The salt of requests with this adapter: pages that are computed with it are no other's. Raises
-        EngineDeadError where the engines do not have it."""
+    def asked_adapter(self, name: str | None, path: str | None, tenant: Tenant) -> str:
+        """The digest of the adapter that a request is computed with; "" of none. name: of the model; path:
+        SGLang's `lora_path`, the name of an adapter. Raises RequestError, and EngineDeadError where the
+        engines do not have it."""
+        adapter = self.adapter(name)
+        if path:
+            if path not in self.adapters or not self.open_to(tenant, path):
+                raise not_served(path, param="lora_path")
+            if adapter not in ("", path):
+                raise RequestError(
+                    f"`model` names the adapter {adapter}, and `lora_path` another one: give one of them",
+                    param="lora_path",
+                )
+            adapter = path
         if not adapter:
-            return salt
+            return ""
         digest = self.serving().adapters.get(adapter)
         if digest is None:
-            raise EngineDeadError(f"the engine has no adapter {adapter}: start it with --lora {adapter}=DIR")
-        return hashlib.blake2b(salt + digest.encode(), digest_size=16, person=b"firelane.lora").digest()
+            raise EngineDeadError(f"no engine has the adapter {adapter} now: try again, or load it")
+        return digest
 
     def check_plain(self, name: str | None) -> None:
         """Raises RequestError for the name of an adapter, on a path that knows none."""
@@ -272,6 +289,13 @@ class ServedModel:
             raise RequestError(
                 f"{name} is an adapter, and this path does not use adapters: name {self.name}", param="model"
             )
+
+
+def adapted_salt(salt: bytes, digest: str) -> bytes:
+    """The salt of requests with the adapter of this digest: its pages are no other's."""
+    if not digest:
+        return salt
+    return hashlib.blake2b(salt + digest.encode(), digest_size=16, person=b"firelane.lora").digest()
 
 
 class Models:
@@ -295,7 +319,7 @@ class Models:
 
     def index(self) -> None:
         """To be called when a model's names have changed."""
-        self._by_name = {name: m for m in self._models for name in m.all_names}
+        self._by_name = {name: m for m in self._models for name in (*m.names, *m.aliases)}
 
     def add(self, model: ServedModel) -> None:
         self._models = (*self._models, model)
@@ -305,6 +329,10 @@ class Models:
         """Requests that have begun go on."""
         self._models = tuple(one for one in self._models if one is not model)
         self.index()
+
+    def names(self) -> set[str]:
+        """All names that requests may give."""
+        return {name for model in self._models for name in model.all_names}
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models)
@@ -321,14 +349,19 @@ class Models:
         tenant has no access.
         """
         known = self._known(name)
-        model = self._by_name.get(known)
+        model = self._get(known)
         if model is None or not model.open_to(tenant, known):
-            raise _not_served(name or known)
+            raise not_served(name or known)
         return model
+
+    def _get(self, name: str) -> ServedModel | None:
+        """Adapters come and go with what the engines tell."""
+        found = self._by_name.get(name)
+        return found or next((model for model in self._models if name in model.adapters), None)
 
     def _known(self, name: str | None) -> str:
         """The name that stands for what a request says."""
-        if name is None or (self._any_name and name not in self._by_name):
+        if name is None or (self._any_name and self._get(name) is None):
             return self.default.name
         return name
 
@@ -343,20 +376,21 @@ class Models:
     def find_tagged(self, name: str, tenant: Tenant) -> ServedModel:
         """Find a model where the tag `latest` may be there or not, as in Ollama."""
         other = name.removesuffix(LATEST) if name.endswith(LATEST) else name + LATEST
-        known = name in self._by_name or other not in self._by_name
+        known = self._get(name) is not None or self._get(other) is None
         return self.find(name if known else other, tenant)
 
     def named(self, name: str) -> ServedModel:
         """The model of a name, whoever asks. Raises ModelNotServedError."""
-        if name not in self._by_name:
-            raise _not_served(name)
-        return self._by_name[name]
+        model = self._get(name)
+        if model is None:
+            raise not_served(name)
+        return model
 
     def open_named(self, name: str, tenant: Tenant) -> ServedModel:
         """The model of a name. Raises ModelNotServedError, also where the tenant has no access."""
         model = self.named(name)
         if not model.open_to(tenant, name):
-            raise _not_served(name)
+            raise not_served(name)
         return model
 
 
@@ -365,9 +399,10 @@ def tagged(name: str) -> str:
     return name if ":" in name[name.rfind("/") + 1 :] else name + LATEST
 
 
-def _not_served(name: str) -> ModelNotServedError:
+def not_served(name: str, param: str = "model") -> ModelNotServedError:
+    """The error for the name of a model, or an adapter, that a tenant may not use or that is not there."""
     return ModelNotServedError(
         f"The model `{name[:200]}` does not exist or you do not have access to it: see /v1/models",
-        param="model",
+        param=param,
         code="model_not_found",
     )

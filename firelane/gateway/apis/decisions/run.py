@@ -9,7 +9,7 @@ from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.apis.decisions.labels import Answer, Found, Read, answer_of
 from firelane.gateway.apis.decisions.prompts import DecisionPrompts, QuestionPrompt
 from firelane.gateway.requests.admission import Reservation, cache_salt
-from firelane.gateway.requests.models import ServedModel
+from firelane.gateway.requests.models import ServedModel, adapted_salt
 from firelane.gateway.requests.run import NewSequence, RequestRun, SequenceStats
 from firelane.gateway.urgency import left_ms
 from firelane.wire.frames import Finished, NewRequest, PagesAt, Sampling, Started, TokenLogprobs
@@ -46,9 +46,9 @@ class DecisionRun(RequestRun):
         self._prompts, self._reads, self._write = prompts, reads, write
         self._found: list[Found] = [{} for _ in prompts.questions]
         self._window = reservation.sequences
-        self._adapter = adapter
+        self._adapter = model.asked_adapter(adapter, None, self.exchange.request.tenant)
         salt = cache_salt(self.exchange.request.tenant.salt, None)
-        self._salt = model.adapted_salt(salt, adapter)
+        self._salt = adapted_salt(salt, self._adapter)
         self._new_id = model.engines.next_id
 
     def first_read(self) -> Iterator[NewSequence]:

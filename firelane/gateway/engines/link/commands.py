@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from firelane.engine_state import EngineLifecycle, LinkState, Sleeping
+from firelane.gateway.engines.link.answers import Answers
 from firelane.gateway.engines.link.outbox import Outbox
-from firelane.wire.frames import Drain, ForgetTenant, Forgotten, Sleep, TellPages, ToEngine, Wake
+from firelane.wire.adapters import AdapterChange, AdaptersServed
+from firelane.wire.frames import Drain, ForgetTenant, Sleep, TellPages, ToEngine, Wake
 
 
 class Commands:
@@ -16,7 +18,8 @@ class Commands:
     def __init__(self, lifecycle: EngineLifecycle, outbox: Outbox, send: Callable[[ToEngine], None]) -> None:
         """send: a frame to the engine, or nowhere while there is no connection."""
         self._lifecycle, self._outbox, self._send = lifecycle, outbox, send
-        self.erasures = Erasures()
+        self.erasures: Answers[int] = Answers()
+        self.changes: Answers[AdaptersServed] = Answers()
 
     def sleep(self) -> None:
         """Have the engine go to standby when it has nothing left; new requests wait elsewhere."""
@@ -48,20 +51,11 @@ class Commands:
         self._send(asked)
         return self.erasures.expect(asked.id)
 
-
-class Erasures:
-    """Questions of one engine, each until its answer has come or nobody waits for it any more."""
-
-    def __init__(self) -> None:
-        self._asked: dict[int, asyncio.Future[int]] = {}
-
-    def expect(self, question: int) -> asyncio.Future[int]:
-        """The future has the number of pages that were erased."""
-        answer = self._asked[question] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(lambda _: self._asked.pop(question, None))
-        return answer
-
-    def take(self, frame: Forgotten) -> None:
-        answer = self._asked.get(frame.id)
-        if answer is not None and not answer.done():
-            answer.set_result(frame.pages)
+    def change_adapters(self, asked: AdapterChange) -> asyncio.Future[AdaptersServed] | None:
+        """Have the engine load an adapter, or give one up. The future is cancelled where the engine ends
+        before it answers; None without an engine."""
+        if self._lifecycle.ready is None:
+            return None
+        self._outbox.flush()
+        self._send(asked)
+        return self.changes.expect(asked.id)

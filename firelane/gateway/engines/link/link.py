@@ -19,6 +19,7 @@ from firelane.gateway.engines.link.outbox import Outbox
 from firelane.gateway.engines.link.refusal import error_of, protocol_problem
 from firelane.gateway.engines.link.requests import EngineRequests
 from firelane.gateway.engines.link.watch import NoWatch, Watch
+from firelane.wire.adapters import AdaptersServed
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
     Asleep,
@@ -159,6 +160,7 @@ class EngineLink:
         self._watch.end()
         lost = Lost(reason)
         self.lifecycle.lose(lost)
+        self.commands.changes.give_up()
         flights = self.requests.clear()
         if self.observer is not None:
             is_seen = is_closed or not self.engine.is_remote
@@ -190,7 +192,9 @@ class EngineLink:
         elif isinstance(frame, Asleep | Awake):
             self._on_standby(frame)
         elif isinstance(frame, Forgotten):
-            self.commands.erasures.take(frame)
+            self.commands.erasures.take(frame.id, frame.pages)
+        elif isinstance(frame, AdaptersServed):
+            self._on_adapters(frame)
         elif isinstance(frame, Progress):
             self.lifecycle.note_progress(frame)
         else:
@@ -218,6 +222,12 @@ class EngineLink:
         if self.observer is not None and isinstance(frame, Awake):
             self.observer.on_awake(self)
         self._tell(self, frame)
+
+    def _on_adapters(self, frame: AdaptersServed) -> None:
+        self.lifecycle.change(frame)
+        if self.observer is not None:
+            self.observer.on_adapters(self)
+        self.commands.changes.take(frame.id, frame)
 
     def _on_rejected(self, frame: Rejected) -> None:
         flight = self._delivery.gone(frame.id)

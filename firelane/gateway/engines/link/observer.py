@@ -22,6 +22,10 @@ class LinkObserver(Protocol[LinkT]):
         """The engine is back from standby."""
         ...
 
+    def on_adapters(self, link: LinkT) -> None:
+        """The engine serves other adapters from now on."""
+        ...
+
     def on_frame(self, link: LinkT, frame: StepFrame, now_s: float) -> None:
         """After all sinks have seen the frame."""
         ...

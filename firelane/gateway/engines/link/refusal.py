@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from firelane.errors import DeadlineError, FirelaneError, QueueFullError, QueueTimeoutError, RequestError
+from firelane.errors import (
+    DeadlineError,
+    FirelaneError,
+    ModelNotServedError,
+    QueueFullError,
+    QueueTimeoutError,
+    RequestError,
+)
 from firelane.wire.frames import PROTOCOL_VERSION, Ready, Rejected
 
 
@@ -14,6 +21,8 @@ def error_of(frame: Rejected) -> FirelaneError:
         return QueueFullError(frame.message)
     if frame.status == QueueTimeoutError.status:
         return QueueTimeoutError(frame.message)
+    if frame.status == ModelNotServedError.status:
+        return ModelNotServedError(frame.message, code=frame.code or None)
     if frame.status >= FirelaneError.status:
         return FirelaneError(frame.message)
     return RequestError(frame.message, code="rejected_by_engine")
