@@ -17,7 +17,7 @@ Choices = Annotated[
 ]
 
 
-class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The schema holds whatever `strict` says: an answer that does not match it cannot be made."""
 
     ALWAYS_STRICT: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ALWAYS_STRICT: ClassVar[bool] = True
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
-    json_schema: JsonSchemaFormat | None = None
+    json_schema: JsonSchema | None = None
     structures: Structures | None = None
     triggers: Triggers | None = None
     format: Format | None = None

@@ -63,7 +63,7 @@ Items = tuple[int, int, list[int], int]
 the staging memory, one behind the other."""
 
 
-class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
+class ReadItems(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     """steps: each is read once all of the one before is there."""
 
     steps: list[Items]
@@ -77,7 +77,7 @@ class TransferFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed")
     reason: str
 
 
-Message = Register | Registered | Busy | Ping | Open | Attach | Read | Done | TransferFailed
+Message = Register | Registered | Busy | Ping | Open | Attach | ReadItems | Done | TransferFailed
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 

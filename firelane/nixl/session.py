@@ -14,7 +14,7 @@ import numpy as np
 from firelane.errors import MachineError, PeerLostError
 from firelane.link.packets import send
 from firelane.nixl.library import Library
-from firelane.nixl.messages import Attach, Done, Items, Message, Read, TransferFailed, receive
+from firelane.nixl.messages import Attach, Done, Items, Message, ReadItems, TransferFailed, receive
 from firelane.nixl.peers import Peers
 
 
@@ -49,7 +49,7 @@ class Session:
             return False
         if isinstance(message, Attach):
             self._attach(message)
-        elif isinstance(message, Read):
+        elif isinstance(message, ReadItems):
             last = len(message.steps) - 1
             self._steps.extend((step, number == last) for number, step in enumerate(message.steps))
         return True

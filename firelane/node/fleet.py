@@ -50,7 +50,7 @@ class Link(Protocol):
 LinkT = TypeVar("LinkT", bound=Link)
 
 
-class Engines(Protocol[LinkT]):
+class EngineRegistry(Protocol[LinkT]):
     """The gateway's view of all engines."""
 
     @property
@@ -94,7 +94,7 @@ class Replica(Generic[LinkT]):
     ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
-        self._engines: Engines[LinkT] | None = None
+        self._engines: EngineRegistry[LinkT] | None = None
         self._given_up: EngineExit | None = None
         self._tell = tell
         self._early: socket.socket | None = None
@@ -111,7 +111,7 @@ class Replica(Generic[LinkT]):
             health=self._health,
         )
 
-    async def connect(self, link: LinkT, engines: Engines[LinkT]) -> None:
+    async def connect(self, link: LinkT, engines: EngineRegistry[LinkT]) -> None:
         self.link, self._engines = link, engines
         link.process = self.supervisor
         acceptor, self._early_acceptor = self._early_acceptor, None
@@ -192,7 +192,7 @@ class Fleet(Generic[LinkT]):
         to and from engines of other servers; None: they do not. shares_pages: these engines have pages
         from each other; those with roles do anyway. start: makes each process."""
         self._tell, self._group_of, self._remote, self._start = tell, group_of, remote, start
-        self._engines: Engines[LinkT] | None = None
+        self._engines: EngineRegistry[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
         self._has_peers = shares_pages or any(config.role != "both" for config in configs)
         self._peer_connections = PeerConnections(connects=self._has_peers)
@@ -226,7 +226,7 @@ class Fleet(Generic[LinkT]):
         for replica in self.replicas:
             await replica.start()
 
-    async def connect(self, engines: Engines[LinkT]) -> None:
+    async def connect(self, engines: EngineRegistry[LinkT]) -> None:
         self._engines = engines
         for replica in self.replicas:
             await replica.connect(engines.add(replica.name), engines)
@@ -260,7 +260,7 @@ class Fleet(Generic[LinkT]):
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
+    async def _replace(self, place: int, engines: EngineRegistry[LinkT]) -> bool:
         old = self.replicas[place]
         new = self._replica(old.name, old.config)
         if not await self._bring_up(new, engines):
@@ -273,7 +273,7 @@ class Fleet(Generic[LinkT]):
         await old.supervisor.stop(STOP_S)
         return True
 
-    async def _bring_up(self, new: Replica[LinkT], engines: Engines[LinkT]) -> bool:
+    async def _bring_up(self, new: Replica[LinkT], engines: EngineRegistry[LinkT]) -> bool:
         """Start a further engine; false, with nothing left of it, where it does not become ready."""
         link = engines.add(new.name)
         self.replicas.append(new)
@@ -290,7 +290,7 @@ class Fleet(Generic[LinkT]):
             await new.supervisor.stop(0.0)
         return link.lifecycle.is_ready
 
-    async def _empty(self, link: LinkT, engines: Engines[LinkT]) -> None:
+    async def _empty(self, link: LinkT, engines: EngineRegistry[LinkT]) -> None:
         """Requests end, or are moved a few at a time, each time when those before have a token again."""
         loop = asyncio.get_running_loop()
         finish_at_s = loop.time() + FINISH_S

@@ -24,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 """Bytes that are here, of bytes."""
 
 
-class Engines(Protocol):
+class ModelEngines(Protocol):
     """All engines of one model. Their events go to the node (Node.apply)."""
 
     @property
@@ -126,7 +126,7 @@ class NodeModel:
     def __init__(
         self,
         name: str,
-        engines: Engines,
+        engines: ModelEngines,
         policy: ModelPolicy | None = None,
         *,
         mark: PackedMark | None = None,

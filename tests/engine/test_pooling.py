@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.engine.sequences.sequence import Pool, Status
+from firelane.engine.sequences.sequence import EmbeddingPool, Status
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
@@ -120,7 +120,7 @@ def test_preempted_while_it_prefills(driver, request_of, alone, embedding_of):
 
 def test_the_sum_is_made_position_by_position():
     states = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32)
-    pool = Pool()
+    pool = EmbeddingPool()
     total = np.zeros(7)
     for state in states:
         pool.add(state)
@@ -130,6 +130,6 @@ def test_the_sum_is_made_position_by_position():
 
 def test_one_state_is_its_own_mean():
     state = np.array([1e-38, 3.4e38, -0.5], np.float32)
-    pool = Pool()
+    pool = EmbeddingPool()
     pool.add(state)
     assert pool.values() == state.tobytes()

@@ -14,7 +14,7 @@ from firelane.kv.transfer.messages import NixlMemory
 from firelane.kv.transfer.page_copy import PageCopier
 from firelane.link import packets
 from firelane.nixl import agent, messages
-from firelane.nixl.messages import Attach, Busy, Done, Open, Read, TransferFailed
+from firelane.nixl.messages import Attach, Busy, Done, Open, ReadItems, TransferFailed
 from tests.kv.thread_agents import CopyingLibrary, ThreadAgents
 from tests.kv.transfer_engines import BLOCK, Engine, assert_same, attach, prompt
 
@@ -242,7 +242,7 @@ def test_an_agent_may_be_gone(session):
 def test_messages_are_what_they_were():
     ours, theirs = packets.pair()
     with ours, theirs:
-        sent = [Attach(b"m", [1, 1 << 63]), Read([(0, 1, [2, 3], 4), (1, 8, [], 5)]), Open(5), Done()]
+        sent = [Attach(b"m", [1, 1 << 63]), ReadItems([(0, 1, [2, 3], 4), (1, 8, [], 5)]), Open(5), Done()]
         for message in sent:
             packets.send(ours, message)
         assert [messages.receive(theirs)[0] for _ in sent] == sent

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from firelane.engine.policies.accounts import Accounts, FairQueue
-from firelane.engine.policies.forecast import Forecast, Pace, Unreachable
+from firelane.engine.policies.forecast import Forecast, LateSequence, Pace
 from firelane.engine.sequences.sequence import Sequence
 from firelane.engine.sequences.urgency import PLAIN
 
@@ -20,7 +20,7 @@ CHECK_S, CHECKED = 0.02, 200
 """Time between two looks at so many waiting sequences: more of them are looked at less often."""
 
 
-class Work(NamedTuple):
+class WorkAhead(NamedTuple):
     """Prompt tokens that are to be computed. ahead: of one account, before its first waiting sequence; total:
     of all; others: of other accounts. ratio: of these, the most for each token of this one."""
 
@@ -54,7 +54,7 @@ class DeadlineWatch:
             self.num_urgent -= 1
             self._num_due -= sequence.urgency.has_deadline
 
-    def unreachable(self, prefilling: Iterable[Sequence]) -> list[Unreachable]:
+    def unreachable(self, prefilling: Iterable[Sequence]) -> list[LateSequence]:
         """Waiting sequences that are to be refused. prefilling: those whose prompt is being computed."""
         if not self._num_due:
             return []
@@ -65,11 +65,11 @@ class DeadlineWatch:
         self._next_check_s = now_s + CHECK_S * max(1.0, len(self._waiting) / CHECKED)
         return self._of_all(prefilling, now_s)
 
-    def _of_arrived(self, arrived: list[Sequence], now_s: float) -> list[Unreachable]:
+    def _of_arrived(self, arrived: list[Sequence], now_s: float) -> list[LateSequence]:
         live = [one for one in arrived if self._waiting.get(one.id) is one]
         return _late(((one, self._forecast.alone_s(one)) for one in live), now_s)
 
-    def _of_all(self, prefilling: Iterable[Sequence], now_s: float) -> list[Unreachable]:
+    def _of_all(self, prefilling: Iterable[Sequence], now_s: float) -> list[LateSequence]:
         queues = {account: list(queue) for account, queue in self._waiting.by_account().items()}
         ahead = dict.fromkeys(queues, 0.0)
         for sequence in prefilling:
@@ -77,16 +77,18 @@ class DeadlineWatch:
         total = dict(ahead)
         for account, queue in queues.items():
             total[account] += sum(map(self._forecast.work, queue))
-        pace, found, all_tokens = self._forecast.pace(), list[Unreachable](), sum(total.values())
+        pace, found, all_tokens = self._forecast.pace(), list[LateSequence](), sum(total.values())
         for account, queue in queues.items():
             if any(one.urgency.has_deadline for one in queue):
                 others = self._others(account, total)
-                work = Work(ahead[account], all_tokens, *others)
+                work = WorkAhead(ahead[account], all_tokens, *others)
                 found += self._of_account(queue, work, pace, now_s)
         return found
 
-    def _of_account(self, queue: list[Sequence], work: Work, pace: Pace, now_s: float) -> list[Unreachable]:
-        found: list[Unreachable] = []
+    def _of_account(
+        self, queue: list[Sequence], work: WorkAhead, pace: Pace, now_s: float
+    ) -> list[LateSequence]:
+        found: list[LateSequence] = []
         ahead = work.ahead
         for sequence in queue:
             own = self._forecast.work(sequence)
@@ -107,9 +109,9 @@ class DeadlineWatch:
         return sum(total[one] for one in rivals), ratio
 
 
-def _late(needs: Iterable[tuple[Sequence, float]], now_s: float) -> list[Unreachable]:
+def _late(needs: Iterable[tuple[Sequence, float]], now_s: float) -> list[LateSequence]:
     return [
-        Unreachable(one, one.urgency.due_s - now_s, needs_s)
+        LateSequence(one, one.urgency.due_s - now_s, needs_s)
         for one, needs_s in needs
         if now_s + needs_s > one.urgency.due_s and not (one.started or one.is_resumed)
     ]

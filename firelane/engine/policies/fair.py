@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from firelane.engine.policies.account_queue import by_turn
 from firelane.engine.policies.accounts import BURST_TOKENS, Accounts, FairQueue
 from firelane.engine.policies.deadlines import DeadlineWatch
-from firelane.engine.policies.forecast import Forecast, Unreachable
+from firelane.engine.policies.forecast import Forecast, LateSequence
 from firelane.engine.policies.urgent_arrivals import admit_urgent
 from firelane.engine.policies.victims import VictimChoice, firmness
 from firelane.engine.sequences.sequence import Sequence, arrival
@@ -208,7 +208,7 @@ class FairPolicy:
     def drew(self, sequences: int, tokens: int) -> None:
         self._forecast.drew(sequences, tokens)
 
-    def unreachable(self, prefilling: Iterable[Sequence]) -> list[Unreachable]:
+    def unreachable(self, prefilling: Iterable[Sequence]) -> list[LateSequence]:
         return self._deadlines.unreachable(prefilling)
 
     def charge(self, plan: StepPlan, accounts: NDArray[np.int64]) -> None:

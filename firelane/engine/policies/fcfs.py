@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.policies.forecast import Unreachable
+from firelane.engine.policies.forecast import LateSequence
 from firelane.engine.sequences.sequence import Sequence, arrival
 from firelane.engine.step.draft import PlanDraft
 from firelane.engine.step.plan import StepPlan
@@ -91,7 +91,7 @@ class FcfsPolicy:
     def drew(self, sequences: int, tokens: int) -> None:
         pass
 
-    def unreachable(self, prefilling: Iterable[Sequence]) -> list[Unreachable]:
+    def unreachable(self, prefilling: Iterable[Sequence]) -> list[LateSequence]:
         """None: deadlines count for nothing here."""
         del prefilling
         return []

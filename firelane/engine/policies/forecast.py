@@ -17,7 +17,7 @@ OUTLIER = 20.0
 """A step counts as at most so many times the mean."""
 
 
-class Unreachable(NamedTuple):
+class LateSequence(NamedTuple):
     """A waiting sequence that cannot keep its deadline. left_s: until then; needs_s: until its answer would
     be complete."""
 
@@ -26,7 +26,7 @@ class Unreachable(NamedTuple):
     needs_s: float
 
 
-def refusal_of(late: Unreachable) -> Rejected:
+def refusal_of(late: LateSequence) -> Rejected:
     """The frame that tells the gateway."""
     left_ms, needs_ms = 1000 * late.left_s, 1000 * late.needs_s
     known = f"is due in {left_ms:.0f} ms and would take about {needs_ms:.0f} ms"

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.engine.policies.forecast import Unreachable
+from firelane.engine.policies.forecast import LateSequence
 from firelane.engine.policies.lifecycle import SequenceLifecycle
 from firelane.engine.sequences.sequence import Sequence
 from firelane.engine.step.draft import PlanDraft
@@ -69,7 +69,7 @@ class SchedulingPolicy(SequenceLifecycle, Protocol):
         """A step of an engine that drafts gave so many sequences so many tokens."""
         ...
 
-    def unreachable(self, prefilling: Iterable[Sequence]) -> list[Unreachable]:
+    def unreachable(self, prefilling: Iterable[Sequence]) -> list[LateSequence]:
         """Waiting sequences that cannot keep their deadlines any more: the caller refuses them. prefilling:
         those whose prompt is being computed."""
         ...

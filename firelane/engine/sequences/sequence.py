@@ -25,7 +25,7 @@ def pooling_sampling(pooling: Pooling) -> Sampling:
     return Sampling(temperature=0.0, max_tokens=1, prompt_logprobs=0 if pooling == "mean" else -1)
 
 
-class Pool:
+class EmbeddingPool:
     """The hidden states of a request that wants an embedding instead of tokens: the mean of those that it is
     given, one position after the other; of all positions, or of the last one alone, its own mean.
 
@@ -174,7 +174,7 @@ class Sequence:
         """Its arrival by the clock of the policy, where that has one."""
         self.scheduled_s = 0.0
         """When it first got its slot, by time.monotonic()."""
-        self.pool: Pool | None = None
+        self.pool: EmbeddingPool | None = None
         """The place where a request for an embedding collects it."""
         self.restored: dict[bytes, str] = {}
         """Names of its blocks that were brought here for it, and from where: a tier, or another engine."""
@@ -274,7 +274,7 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
         chain=kv.chain(request.salt, request.tenant),
         tenant=_tenant(request),
     )
-    sequence.pool = Pool() if request.pooling else None
+    sequence.pool = EmbeddingPool() if request.pooling else None
     sequence.second_text = _second_text(request, len(tokens))
     sequence.tells_pages = request.tells_pages
     sequence.chunk_tokens = max(0, request.chunk_tokens)

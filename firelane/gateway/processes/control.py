@@ -59,7 +59,7 @@ class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove"):
     place: int
 
 
-class Model(msgspec.Struct, frozen=True, array_like=True, tag="model"):
+class ServeModel(msgspec.Struct, frozen=True, array_like=True, tag="model"):
     """A model is served from now on, or in another way. config: as JSON."""
 
     config: bytes
@@ -83,7 +83,7 @@ class Resident(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="
     deadline_s: float = 0.0
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+class WantReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """To the Want of this turn: the model serves, or why not."""
 
     turn: int
@@ -164,10 +164,10 @@ ToGateway = (
     | Role
     | Retire
     | Remove
-    | Model
+    | ServeModel
     | Gone
     | Resident
-    | Answer
+    | WantReply
     | Reload
     | Stop
     | Listen

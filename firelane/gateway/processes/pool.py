@@ -42,7 +42,7 @@ from firelane.gateway.processes.control import (
 )
 from firelane.gateway.processes.gateway_child import GatewayChild
 from firelane.gateway.processes.places import EnginePlaces
-from firelane.gateway.processes.served import ServedModels
+from firelane.gateway.processes.served import ModelFollower
 from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets
 from firelane.gateway.share import GatewayShare
 from firelane.gateway.tenants.counts import SharedCounts
@@ -78,7 +78,7 @@ class GatewayPool:
         self._created = int(time.time())
         self._processes: dict[int, GatewayChild] = {}
         self.engines = EnginePlaces(self._running)
-        self.models = ServedModels(self._running, config.models)
+        self.models = ModelFollower(self._running, config.models)
         self._sockets: list[socket.socket] = []
         self._gateway: Gateway | None = None
         self._replaced = Replacements()

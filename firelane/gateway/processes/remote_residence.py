@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.processes.control import Answer, Resident, Used, Want
+from firelane.gateway.processes.control import Resident, Used, Want, WantReply
 
 USED_S = 0.5
 """Between two reports that requests come."""
@@ -28,7 +28,7 @@ class RemoteResidence:
     ) -> None:
         self._model, self._engines, self._send, self._clock = model, engines, send, clock
         self._known = Resident(model=model)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[WantReply]] = {}
         self._turn = 0
         self._told: tuple[float | None, float] = (None, -USED_S)
 
@@ -85,7 +85,7 @@ class RemoteResidence:
         """Nobody follows it."""
         await asyncio.get_running_loop().create_future()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: WantReply) -> None:
         waiting = self._waiting.get(answer.turn)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

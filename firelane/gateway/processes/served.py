@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.config import ModelConfig
 from firelane.gateway.processes.config_text import to_text
-from firelane.gateway.processes.control import Answer, Gone, Model, Resident, Used, Want
+from firelane.gateway.processes.control import Gone, Resident, ServeModel, Used, Want, WantReply
 from firelane.gateway.processes.gateway_child import GatewayChild
 from firelane.gateway.requests.models import Models, ServedModel
 
 
-class ServedModels:
+class ModelFollower:
     """Follows the models of the owner's gateway. children: the processes that run. configs: of the models
     that there are."""
 
@@ -39,7 +39,7 @@ class ServedModels:
         name = config.names[0]
         self.configs[name] = config
         for child in self._children():
-            child.control.send(Model(to_text(config)))
+            child.control.send(ServeModel(to_text(config)))
         if self._models is not None and name not in self._followers:
             self._follow(self._models.named(name))
 
@@ -81,7 +81,7 @@ class ServedModels:
             child.control.send(_resident(model))
         except FirelaneError as failed:
             error, retry_s = str(failed), getattr(failed, "retry_after_s", None)
-        child.control.send(Answer(message.turn, message.model, error, retry_s))
+        child.control.send(WantReply(message.turn, message.model, error, retry_s))
 
     def _find(self, name: str) -> ServedModel | None:
         return next((model for model in self._models or () if model.name == name), None)

@@ -24,7 +24,6 @@ from firelane.gateway.http.relay import RequestRelay
 from firelane.gateway.processes.config_text import from_text
 from firelane.gateway.processes.control import (
     Alive,
-    Answer,
     Collect,
     ControlChannel,
     Emptied,
@@ -35,14 +34,15 @@ from firelane.gateway.processes.control import (
     Listen,
     Listening,
     Message,
-    Model,
     Reload,
     Remove,
     Resident,
     Retire,
     Role,
+    ServeModel,
     Setup,
     Stop,
+    WantReply,
 )
 from firelane.gateway.processes.control import Relay as RelayMessage
 from firelane.gateway.processes.remote_residence import RemoteResidence
@@ -128,13 +128,13 @@ class GatewayProcess:
             self._act_on_model(message)
 
     def _act_on_model(self, message: Message) -> None:
-        if isinstance(message, Model):
+        if isinstance(message, ServeModel):
             self._put_model(message)
         elif isinstance(message, Gone):
             self._remove_model(message.model)
         elif isinstance(message, Resident) and message.model in self._residences:
             self._residences[message.model].update(message)
-        elif isinstance(message, Answer) and message.model in self._residences:
+        elif isinstance(message, WantReply) and message.model in self._residences:
             self._residences[message.model].answered(message)
 
     def _set_up(self, setup: Setup, fds: list[int]) -> None:
@@ -167,7 +167,7 @@ class GatewayProcess:
         own = RemoteResidence(model.name, model.engines, self._control.send)
         self._residences[model.name] = model.residence = own
 
-    def _put_model(self, message: Model) -> None:
+    def _put_model(self, message: ServeModel) -> None:
         """A model that was here before keeps its metrics."""
         assert self._gateway is not None
         config = from_text(message.config, ModelConfig)

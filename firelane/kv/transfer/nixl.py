@@ -24,7 +24,7 @@ from firelane.kv.transfer.exported import TAG_BYTES, ExportedPool
 from firelane.kv.transfer.messages import NixlMemory
 from firelane.link import packets
 from firelane.nixl import messages
-from firelane.nixl.messages import Attach, Busy, Done, Items, Open, Ping, Read, Register
+from firelane.nixl.messages import Attach, Busy, Done, Items, Open, Ping, ReadItems, Register
 from firelane.nixl.processes import HelperAgents
 
 START_S, PING_S, RESTART_S = 60.0, 1.0, 5.0
@@ -56,7 +56,7 @@ class NixlSession:
 
     def ask(self, steps: list[Items]) -> None:
         """Have this read. Raises PeerLostError."""
-        self._send(Read(steps))
+        self._send(ReadItems(steps))
 
     def wait(self, deadline_s: float) -> None:
         """Until the first of what was asked for is there. Raises PeerLostError, TimeoutError."""

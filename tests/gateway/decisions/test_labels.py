@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firelane.errors import RequestError
 from firelane.gateway.apis.decisions.labels import Answer, Ids, Read, answer_of, check_apart, reads_of
 from firelane.gateway.apis.decisions.questions import (
-    Option,
+    AnswerOption,
     best,
     choice_confidence,
     expected,
@@ -111,19 +111,19 @@ def test_labels_of_a_common_start_are_told_apart() -> None:
 def test_questions_in_words() -> None:
     assert yes_or_no("f", "Is it late?", "", "").text == "Question: Is it late?\nAnswer with yes or no only."
     assert yes_or_no("f", "Late?", "after ten", "").text.split("\n")[1] == "yes: after ten"
-    choice = one_of("f", "Which?", [Option("one", "the first"), Option("two")])
+    choice = one_of("f", "Which?", [AnswerOption("one", "the first"), AnswerOption("two")])
     assert choice.text.split("\n")[1:] == [
         "A: one - the first",
         "B: two",
         "Answer with the letter of one option only.",
     ]
     assert choice.labels == ("A", "B")
-    assert one_level("f", "How much?", [Option("low"), Option("high")]).labels == ("0", "1")
+    assert one_level("f", "How much?", [AnswerOption("low"), AnswerOption("high")]).labels == ("0", "1")
 
 
 @pytest.mark.parametrize(("count", "last"), [(26, "Z"), (27, "BA"), (255, "JU")])
 def test_letters_are_distinct_and_of_one_length(count: int, last: str) -> None:
-    labels = one_of("f", "Which?", [Option(str(i)) for i in range(count)]).labels
+    labels = one_of("f", "Which?", [AnswerOption(str(i)) for i in range(count)]).labels
     assert labels[-1] == last
     assert len(set(labels)) == count
     assert len({len(label) for label in labels}) == 1

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from firelane.errors import EngineDeadError
-from firelane.gateway.processes.control import Answer, Resident, Used, Want
+from firelane.gateway.processes.control import Resident, Used, Want, WantReply
 from firelane.gateway.processes.remote_residence import RemoteResidence
 
 
@@ -47,13 +47,13 @@ def test_a_wanted_model_is_there_when_its_engine_is_here() -> None:
         waits = [asyncio.ensure_future(scene.residence.want()) for _ in range(2)]
         await asyncio.sleep(0)
         assert scene.sent == [Want(1, "m"), Want(2, "m")]
-        scene.residence.answered(Answer(2, "m", "", None))
-        scene.residence.answered(Answer(7, "m", "", None))
+        scene.residence.answered(WantReply(2, "m", "", None))
+        scene.residence.answered(WantReply(7, "m", "", None))
         await asyncio.sleep(0)
         assert not waits[1].done()
         scene.engines.takes = object()
         await waits[1]
-        scene.residence.answered(Answer(1, "m", "it does not start", 3))
+        scene.residence.answered(WantReply(1, "m", "it does not start", 3))
         with pytest.raises(EngineDeadError, match="does not start") as failed:
             await waits[0]
         assert failed.value.retry_after_s == 3

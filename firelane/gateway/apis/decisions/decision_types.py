@@ -12,7 +12,7 @@ from firelane.api.sampling import RunOptions
 from firelane.errors import RequestError
 from firelane.gateway.apis.decisions import questions as asked
 from firelane.gateway.apis.decisions.labels import Answer
-from firelane.gateway.apis.decisions.questions import Option, Question
+from firelane.gateway.apis.decisions.questions import AnswerOption, Question
 
 DECISION_HINTS = ("metadata", "safety_identifier", "service_tier", "store", "user")
 MAX_DECISIONS = 200
@@ -45,10 +45,10 @@ class DecisionQuestion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         if self.type == "predicate":
             return asked.yes_or_no(field, self.instructions, "", "")
         if self.type == "choice":
-            choices = [Option(one.value, one.description or "") for one in self.choices or ()]
+            choices = [AnswerOption(one.value, one.description or "") for one in self.choices or ()]
             return asked.one_of(f"{field}.choices", self.instructions, choices)
         if self.type == "score":
-            levels = [Option(one.label, one.description or "") for one in self.levels or ()]
+            levels = [AnswerOption(one.label, one.description or "") for one in self.levels or ()]
             return asked.one_level(f"{field}.levels", self.instructions, levels)
         raise RequestError(
             f"`{field}.type` is {self.type[:80]!r}: use one of {', '.join(DECISION_KINDS)}",

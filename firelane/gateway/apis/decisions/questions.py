@@ -18,7 +18,7 @@ YES, NO = "yes", "no"
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class AnswerOption:
     """An answer that a question allows. name: as the client calls it. description: "" where it has none."""
 
     name: str
@@ -48,14 +48,14 @@ def yes_or_no(field: str, instructions: str, yes: str, no: str) -> Question:
     return _question(field, instructions, lines, "yes or no", (YES, NO))
 
 
-def one_of(field: str, instructions: str, options: Sequence[Option]) -> Question:
+def one_of(field: str, instructions: str, options: Sequence[AnswerOption]) -> Question:
     """One of several options, each with a letter, or two letters where there are more than 26."""
     _check_options(field, options, MAX_CHOICES)
     labels = tuple(_letters(len(options)))
     return _question(field, instructions, _lines(labels, options), "the letter of one option", labels)
 
 
-def one_level(field: str, instructions: str, levels: Sequence[Option]) -> Question:
+def one_level(field: str, instructions: str, levels: Sequence[AnswerOption]) -> Question:
     """A level of an ordered scale, each with a digit."""
     _check_options(field, levels, MAX_LEVELS)
     labels = tuple(string.digits[: len(levels)])
@@ -69,7 +69,7 @@ def _question(
     return Question(field, text, labels)
 
 
-def _lines(labels: Sequence[str], options: Sequence[Option]) -> list[str]:
+def _lines(labels: Sequence[str], options: Sequence[AnswerOption]) -> list[str]:
     return [
         f"{label}: {option.name} - {option.description}" if option.description else f"{label}: {option.name}"
         for label, option in zip(labels, options, strict=True)
@@ -86,7 +86,7 @@ def _letters(count: int) -> Iterator[str]:
         yield letters[i // len(letters)] + letters[i % len(letters)]
 
 
-def _check_options(field: str, options: Sequence[Option], most: int) -> None:
+def _check_options(field: str, options: Sequence[AnswerOption], most: int) -> None:
     """Raises RequestError."""
     if not 2 <= len(options) <= most:
         raise RequestError(f"`{field}` has {len(options)} options: 2 to {most} are taken", param=field)

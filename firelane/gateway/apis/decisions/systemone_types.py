@@ -12,7 +12,7 @@ from firelane.api.sampling import RunOptions, unsupported
 from firelane.errors import RequestError
 from firelane.gateway.apis.decisions import questions as asked
 from firelane.gateway.apis.decisions.labels import Answer
-from firelane.gateway.apis.decisions.questions import Option, Question, Words, shown
+from firelane.gateway.apis.decisions.questions import AnswerOption, Question, Words, shown
 
 SYSTEMONE_HINTS = ("metadata", "user")
 MAX_QUESTIONS = 64
@@ -29,19 +29,19 @@ class SystemOneQuestion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     instructions: Words = ""
     criteria: dict[str, str | None] | list[str] | None = None
 
-    def options(self, field: str) -> list[Option]:
+    def options(self, field: str) -> list[AnswerOption]:
         """The options of choice and score. Raises RequestError."""
         criteria = self.criteria
         if self.type == "score":
             if not isinstance(criteria, list):
                 raise RequestError(f"`{field}.criteria` of a score is a list of levels", param=field)
-            return [Option(level) for level in criteria]
+            return [AnswerOption(level) for level in criteria]
         if not isinstance(criteria, dict):
             raise RequestError(
                 f"`{field}.criteria` of a choice is an object of options, each with a description or null",
                 param=field,
             )
-        return [Option(name, text or "") for name, text in criteria.items()]
+        return [AnswerOption(name, text or "") for name, text in criteria.items()]
 
     def question(self, name: str) -> Question:
         """Raises RequestError."""

@@ -18,7 +18,7 @@ from firelane.api.chat import (
     ToolReference,
     marks_of,
 )
-from firelane.api.formats import JsonSchemaFormat, ResponseFormat
+from firelane.api.formats import JsonSchema, ResponseFormat
 from firelane.errors import RequestError
 from firelane.gateway.apis.messages.types import (
     Content,
@@ -53,7 +53,7 @@ def as_chat(request: CountTokensRequest) -> ChatRequest:
     config = request.output_config
     form = request.output_format if config is None or config.format is None else config.format
     if form is not None:
-        schema = JsonSchemaFormat(name="answer", schema=form.schema)
+        schema = JsonSchema(name="answer", schema=form.schema)
         chat.response_format = ResponseFormat(type="json_schema", json_schema=schema)
     request.give_answer_fields(chat)
     if isinstance(request, MessagesRequest):

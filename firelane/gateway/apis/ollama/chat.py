@@ -14,7 +14,7 @@ from firelane.api.chat import (
     marks_of,
 )
 from firelane.api.completions import CompletionRequest
-from firelane.api.formats import JsonSchemaFormat, ResponseFormat
+from firelane.api.formats import JsonSchema, ResponseFormat
 from firelane.api.sampling import SamplingFields
 from firelane.api.speculation import DraftLimit
 from firelane.errors import RequestError
@@ -78,7 +78,7 @@ def _set_shared(fields: SamplingFields, request: OllamaRequest) -> None:
     if form == "json":
         fields.response_format = ResponseFormat(type="json_object")
     elif isinstance(form, dict):
-        schema = JsonSchemaFormat(name="answer", schema=form)
+        schema = JsonSchema(name="answer", schema=form)
         fields.response_format = ResponseFormat(type="json_schema", json_schema=schema)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -89,12 +89,8 @@ MOST_TOGETHER = 32
 """Steps whose tokens wait for each other where their frames have come together."""
 
 
-class Receive(Protocol):
-    """Acts on a frame. more: the next one is here, and is of a step, too."""
-
-    def __call__(self, frame: FromEngine, *, more: bool) -> None: ...
-
-
+ReceiveFrame = Callable[[FromEngine, bool], None]
+"""Acts on a frame. The flag: the next one is here, and is of a step, too."""
 Lose = Callable[[str, bool], None]
 """Hears the reason of an end that came by itself, and whether the other end closed the connection."""
 
@@ -102,7 +98,7 @@ Lose = Callable[[str, bool], None]
 class Connection(asyncio.Protocol):
     """Owns the socket. Reports to its receiver until one of them closes it. frames: how many have come."""
 
-    def __init__(self, receive: Receive, lose: Lose, ids: SameIds | Renumbering | None = None) -> None:
+    def __init__(self, receive: ReceiveFrame, lose: Lose, ids: SameIds | Renumbering | None = None) -> None:
         """ids: of requests, as they are on the way."""
         self.frames = 0
         self._ids = ids or SameIds()
@@ -112,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def open(cls, sock: socket.socket, receive: Receive, lose: Lose) -> Connection:
+    async def open(cls, sock: socket.socket, receive: ReceiveFrame, lose: Lose) -> Connection:
         """Takes over a connected stream socket."""
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -150,7 +146,7 @@ class Connection(asyncio.Protocol):
             return
         self.frames += 1
         try:
-            self._receive_frame(self._ids.received(frame), more=more)
+            self._receive_frame(self._ids.received(frame), more)
         except Exception:  # a defect in handling one frame must not cost the engine's other requests
             log.exception("frame_failed kind=%s", type(frame).__name__)
 

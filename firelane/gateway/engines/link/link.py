@@ -173,7 +173,7 @@ class EngineLink:
 
     # ---- frames
 
-    def receive(self, frame: FromEngine, *, more: bool = False) -> None:
+    def receive(self, frame: FromEngine, more: bool = False) -> None:
         """Act on one frame from the engine. more: as in Delivery.deliver."""
         if isinstance(frame, StepFrame):
             self._on_step(frame, more=more)

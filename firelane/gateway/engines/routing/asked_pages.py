@@ -14,7 +14,7 @@ MOST_GROUPS = 64
 """Groups of engines that have the same pages, of which the other engines are kept, at most."""
 
 
-class Asked(NamedTuple):
+class PromptPages(NamedTuple):
     """Pages of a prompt, and how many of them engines have."""
 
     flight: InFlight
@@ -34,16 +34,16 @@ class AskedPages:
 
     def __init__(self, record: PageRecord | None = None) -> None:
         self._record = PageRecord() if record is None else record
-        self._asked: Asked | None = None
+        self._asked: PromptPages | None = None
         self._lives: list[int] = []
         self._places: dict[int, int] = {}
         self._rest: dict[frozenset[int], dict[int, int]] = {}
 
-    def ask(self, flight: InFlight) -> Asked:
+    def ask(self, flight: InFlight) -> PromptPages:
         asked = self._asked
         if asked is None or asked.flight is not flight:
             names = PageNames(flight.request.salt, flight.request.prompt)
-            asked = self._asked = Asked(flight, names, self._record.cached(names))
+            asked = self._asked = PromptPages(flight, names, self._record.cached(names))
         return asked
 
     def cached_tokens(self, flight: InFlight, engines: Sequence[RoutedEngine]) -> CachedTokens:

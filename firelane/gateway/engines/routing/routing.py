@@ -92,7 +92,7 @@ FOLLOWING = ("page-aware", "least-time")
 EngineT = TypeVar("EngineT", bound=RoutedEngine)
 
 
-class Route(NamedTuple, Generic[EngineT]):
+class EngineChoice(NamedTuple, Generic[EngineT]):
     """next_engine: the one that goes on behind the first token; None: `engine` does all."""
 
     engine: EngineT
@@ -144,12 +144,12 @@ class Router:
         for record in self._records:
             record.lost(engine)
 
-    def route(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT] | None:
+    def route(self, flight: InFlight, serving: Sequence[EngineT]) -> EngineChoice[EngineT] | None:
         """The caller sends the request there. None where no engine serves."""
         if not serving:
             return None
         if len(serving) == 1:
-            return Route(_assigned(flight, serving[0]))
+            return EngineChoice(_assigned(flight, serving[0]))
         if {link.role for link in serving} == NO_ROLES:
             return self._of_all(flight, serving)
         prefillers = [link for link in serving if link.role != "decode"]
@@ -157,16 +157,16 @@ class Router:
         if not any(map(_gives_pages, prefillers)):
             return self._of_all(flight, serving)
         if decoders and (flight.tokens or _is_short(flight)):
-            return Route(self._go_on(flight, decoders))
+            return EngineChoice(self._go_on(flight, decoders))
         spare = [] if flight.request.pooling else [link for link in decoders if _is_spare(link)]
         if spare:
             link = self._decodes.choose(flight, spare)
             if _is_sooner(flight, link, self._prompts.choose(flight, prefillers)):
-                return Route(_sent(self._decodes, flight, [link]))
+                return EngineChoice(_sent(self._decodes, flight, [link]))
         link = _sent(self._prompts, flight, prefillers)
         takers = [one for one in decoders if one.engine_id] if _gives_pages(link) else []
         goes_on = takers and _goes_on(flight)
-        return Route(link, self._decodes.choose(flight, takers) if goes_on else None)
+        return EngineChoice(link, self._decodes.choose(flight, takers) if goes_on else None)
 
     def _go_on(self, flight: InFlight, decoders: Sequence[EngineT]) -> EngineT:
         """The engine that decodes; of pages that it pulls it computes nothing."""
@@ -176,11 +176,11 @@ class Router:
             flight.cached_tokens = len(flight.request.prompt) // 4
         return link
 
-    def _of_all(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT]:
+    def _of_all(self, flight: InFlight, serving: Sequence[EngineT]) -> EngineChoice[EngineT]:
         """One engine that does all, of those that can keep the request's deadline where there are any."""
         link = _sent(self._prompts, flight, in_time(flight, serving))
         self._peer_pages.sent(flight, link, serving)
-        return Route(link)
+        return EngineChoice(link)
 
     def ended(self, flight: InFlight) -> None:
         """It has ended by itself."""
