@@ -30,7 +30,7 @@ FILES = {p.name for top in TOPS for p in (ROOT / top).rglob("*.*")} | FILES_OF_O
 SYMBOL = re.compile(r"`([A-Z][a-z]\w+)(?:\.(\w+))?`")
 NAMES_OF_OTHERS = (
     *("BertModel", "ForCausalLM", "ForCausalLMEagle3", "ForConditionalGeneration"),
-    *("BertaModel", "ForSequenceClassification"),
+    *("RobertaModel", "XLMRobertaModel", "ForSequenceClassification"),
 )
 """Names of architectures end in one of these."""
 COMPOSERS = {"bench", "cli", "doctor", "llm", "plan", "server"}

@@ -18,7 +18,7 @@ from firelane.engine.process.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
-from tests.models.toy_encoders import ENCODERS, MAX_LEN, VOCAB_SIZE, make_encoder, oracle
+from tests.models.toy_encoders import CLASSIFIERS, ENCODERS, MAX_LEN, VOCAB_SIZE, make_encoder, oracle
 
 LENGTHS = (1, 2, 15, 16, 17, 47, 64, 65, 130, MAX_LEN)
 # The largest error relative to the largest number. float32: the order of sums alone. bf16: a few roundings
@@ -103,6 +103,17 @@ def test_vectors_are_those_of_transformers(encoders, kernel_cache: Path, family:
     for prompt, vector in zip(prompts, found, strict=True):
         expected = hidden_states(model, prompt).mean(0)
         assert np.abs(vector - expected).max() < BOUNDS[dtype] * np.abs(expected).max(), len(prompt)
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_classes_are_those_of_transformers(encoders, kernel_cache: Path, family: str) -> None:
+    directory, prompts = encoders(family, "float32"), texts((2, 17, 64, 130))
+    model = oracle(directory)
+    for prompt, vector in zip(prompts, embedded(directory, kernel_cache, prompts)[0], strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor(prompt[None].astype(np.int64))).logits[0].numpy()
+        assert vector.shape == expected.shape
+        assert np.abs(vector - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
 
 
 @pytest.mark.parametrize("family", ENCODERS)

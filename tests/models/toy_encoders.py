@@ -19,13 +19,62 @@ def bert() -> Config:
     return _base("BertModel", "bert") | {"type_vocab_size": 2, "layer_norm_eps": 1e-12}
 
 
-ENCODERS: dict[str, Callable[[], Config]] = {"bert": bert}
+def xlm_roberta() -> Config:
+    sizes = {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": MAX_LEN + PAD + 1}
+    return _base("XLMRobertaModel", "xlm-roberta") | sizes
+
+
+def modernbert() -> Config:
+    """Layers that see nine positions on both sides, but for every third."""
+    return _base("ModernBertModel", "modernbert") | {
+        "num_hidden_layers": 5,
+        "local_attention": 18,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+        "eos_token_id": 3,
+        "bos_token_id": 2,
+    }
+
+
+def nomic_bert() -> Config:
+    return _base("NomicBertModel", "nomic_bert")
+
+
+ENCODERS: dict[str, Callable[[], Config]] = {
+    "bert": bert,
+    "xlm_roberta": xlm_roberta,
+    "modernbert": modernbert,
+    "nomic_bert": nomic_bert,
+}
+
+
+CLASSIFIERS: dict[str, Callable[[], Config]] = {
+    "bert_pairs": lambda: bert() | {"architectures": ["BertForSequenceClassification"], "num_labels": 1},
+    "xlm_roberta_pairs": lambda: (
+        xlm_roberta() | {"architectures": ["XLMRobertaForSequenceClassification"], "num_labels": 1}
+    ),
+    "roberta_classes": lambda: (
+        xlm_roberta()
+        | {"architectures": ["RobertaForSequenceClassification"], "model_type": "roberta", "num_labels": 3}
+    ),
+    "modernbert_pairs": lambda: (
+        modernbert()
+        | {
+            "architectures": ["ModernBertForSequenceClassification"],
+            "num_labels": 1,
+            "classifier_pooling": "mean",
+        }
+    ),
+    "modernbert_classes": lambda: (
+        modernbert() | {"architectures": ["ModernBertForSequenceClassification"], "num_labels": 5}
+    ),
+}
 
 
 def make_encoder(name: str, dtype: str, directory: Path, pooling: Config | None = None) -> Path:
     """Write encoder `name` with weights in `dtype` ("float32" or "bfloat16"); with `pooling`, as
     sentence-transformers keeps it. Returns the directory."""
-    config = ENCODERS[name]()
+    config = (ENCODERS | CLASSIFIERS)[name]()
     kind = config.pop("architectures")[0]
     torch.manual_seed(len(name))
     settings = transformers.AutoConfig.for_model(**config)

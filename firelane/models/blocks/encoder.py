@@ -64,6 +64,13 @@ def normed(decoder: Decoder, x: Value, name: str, tensor: str, *, bias: bool = T
     return Stream(out, copy or out)
 
 
+def normed_in(layer: Layer, x: Value, part: str, tensor: str) -> Value:
+    """layer_norm(x), without a bias, as a matrix product takes it, beside the stream."""
+    weight = stored_vector(layer.name(f"{part}_norm"), f"{layer.tensor(tensor)}.weight", x.width)
+    out = layer.value(f"{part}_in", x.width, layer.decoder.dtype)
+    return layer.decoder.add(LayerNorm(x=x, weight=weight, eps=layer.decoder.eps, out=out))
+
+
 def attend_both_sides(
     layer: Layer,
     qkv: Value,

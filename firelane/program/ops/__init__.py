@@ -9,7 +9,7 @@ from firelane.program.ops.embed import Embed
 from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
 from firelane.program.ops.features import ReadFeatures, TellFeatures
 from firelane.program.ops.gated import Gated
-from firelane.program.ops.gated_linear import GELU_TANH, RELU2, SILU, Gate, GatedLinear
+from firelane.program.ops.gated_linear import GELU, GELU_TANH, RELU2, SILU, Gate, GatedLinear
 from firelane.program.ops.head_linear import HeadLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
 from firelane.program.ops.latent import LatentCache
@@ -28,6 +28,7 @@ from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
 
 __all__ = [
+    "GELU",
     "GELU_TANH",
     "RELU2",
     "SILU",

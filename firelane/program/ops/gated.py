@@ -4,14 +4,13 @@ Networks", 2017).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from firelane.program.ops.base import F32, Op
-from firelane.program.ops.gated_linear import GELU_TANH, SILU
+from firelane.program.ops.gated_linear import GELU_TANH, SILU, normal_distribution
 from firelane.program.values import Cost, DType, StepShape, Value
 
 if TYPE_CHECKING:
@@ -64,12 +63,6 @@ def activated(x: F32, act: Activation) -> F32:
         return normal if act == "normal" else x * normal
     gate = SILU if act == "silu" else GELU_TANH
     return gate.apply(x, np.ones_like(x))
-
-
-def normal_distribution(x: F32) -> F32:
-    """The share of normally distributed numbers that are below each x, rounded from float64."""
-    below = [0.5 * (1.0 + math.erf(number * math.sqrt(0.5))) for number in x.ravel().tolist()]
-    return np.array(below, np.float32).reshape(x.shape)
 
 
 def sigmoid(x: F32) -> F32:

@@ -23,10 +23,11 @@ GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
 @dataclass(frozen=True, kw_only=True)
 class Gate:
     """The function of a gated MLP: f(g, u) = act(min(g, limit)) * (clamp(u, -limit, limit) + up_offset),
-    where act is g * sigmoid(alpha * g), or GELU in its tanh form (Hendrycks and Gimpel, 2016). A limit of 0
+    where act is g * sigmoid(alpha * g), or GELU (Hendrycks and Gimpel, 2016), exactly
+    ("gelu") or in its tanh form. A limit of 0
     is none. "relu2" is the function of an MLP that has no gate: max(u, 0)² (So et al., "Primer", 2021)."""
 
-    kind: Literal["silu", "gelu_tanh", "relu2"] = "silu"
+    kind: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "silu"
     alpha: float = 1.0
     limit: float = 0.0
     up_offset: float = 0.0
@@ -54,6 +55,8 @@ class Gate:
     def apply(self, gate: F32, up: F32) -> F32:
         if self.limit:
             gate, up = np.minimum(gate, np.float32(self.limit)), np.clip(up, -self.limit, self.limit)
+        if self.kind == "gelu":
+            return (gate * normal_distribution(gate) * up).astype(np.float32)
         slope = self._slope(gate)
         sigmoid = np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * slope))  # this form does not overflow
         return (gate * sigmoid * (up + np.float32(self.up_offset))).astype(np.float32)
@@ -65,7 +68,14 @@ class Gate:
         return (GELU_SLOPE * (gate + GELU_CUBIC * gate**3)).astype(np.float32)
 
 
+def normal_distribution(x: F32) -> F32:
+    """The share of normally distributed numbers that are below each x, rounded from float64."""
+    below = [0.5 * (1.0 + math.erf(number * math.sqrt(0.5))) for number in x.ravel().tolist()]
+    return np.array(below, np.float32).reshape(x.shape)
+
+
 SILU = Gate()
+GELU = Gate(kind="gelu")
 GELU_TANH = Gate(kind="gelu_tanh")
 RELU2 = Gate(kind="relu2")
 

@@ -35,6 +35,8 @@ def gate_function(gate: Gate) -> tuple[str, str]:
     """The C++ type of a gate's function, and the function."""
     if gate.kind == "gelu_tanh":
         return "GeluTanh", "{}"
+    if gate.kind == "gelu":
+        return "Gelu", "{}"
     if gate.is_plain:
         return "Silu", "{}"
     numbers = ", ".join(map(_float, (gate.alpha, gate.limit, gate.up_offset)))

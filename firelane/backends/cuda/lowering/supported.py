@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firelane.contract import Bidirectional
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import AddEmbedding, Attention, GiveHidden, LayerNorm, Op, Pool
+from firelane.program.ops import AddEmbedding, Attention, Gate, GatedLinear, GiveHidden, LayerNorm, Op, Pool
 from firelane.program.program import Program
 
 
@@ -21,7 +21,14 @@ def _missing(op: Op) -> str:
     match op:
         case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
             return "values that are wider or narrower than keys"
-        case Attention(span=Bidirectional()) | AddEmbedding() | LayerNorm() | Pool() | GiveHidden():
+        case (
+            Attention(span=Bidirectional())
+            | GatedLinear(gate=Gate(kind="gelu"))
+            | AddEmbedding()
+            | LayerNorm()
+            | Pool()
+            | GiveHidden()
+        ):
             return "encoders"
         case _:
             return ""

@@ -1,4 +1,6 @@
-"""BERT (Devlin et al., 2018): an encoder with learned positions, whose norms stand behind each block."""
+"""BERT (Devlin et al., 2018), RoBERTa (Liu et al., 2019) and XLM-RoBERTa (Conneau et al., 2019): encoders
+with learned positions, whose norms stand behind each block; and cross-encoders with their heads.
+"""
 
 from __future__ import annotations
 
@@ -10,51 +12,63 @@ from firelane.models.blocks.encoder import (
     attend_both_sides,
     encoder_program,
     normed,
+    output_linear,
     plain_mlp,
     pooled,
 )
-from firelane.models.blocks.encoder_config import read_longest, read_pool
-from firelane.models.config.reader import ConfigReader, read_dtype
+from firelane.models.blocks.encoder_config import count_labels, read_encoder, read_longest, read_pool
+from firelane.models.config.reader import ConfigReader
 from firelane.program.ops import HeadShape
 from firelane.program.program import Program
-from firelane.program.values import DType
+from firelane.program.values import DType, Value
 
-ARCHITECTURES = ("BertModel",)
+ARCHITECTURES = (
+    "BertModel",
+    "BertForSequenceClassification",
+    "RobertaModel",
+    "RobertaForSequenceClassification",
+    "XLMRobertaModel",
+    "XLMRobertaForSequenceClassification",
+)
 LEFT_OUT = ("embeddings.position_ids", "pooler.")
 
 
 def program(config: ConfigReader) -> Program:
-    decoder, heads = _read(config), read_heads(config)
-    width, positions = config.integer("intermediate_size"), config.integer("max_position_embeddings")
-    layers, pool = config.integer("num_hidden_layers"), read_pool(config)
-    x = embed(decoder)
-    x = add_table(
-        decoder, x, "embeddings.token_type_embeddings", config.integer("type_vocab_size", 2), place="segment"
-    )
-    x = add_table(decoder, x, "embeddings.position_embeddings", positions, place="position")
-    stream = normed(decoder, x, "embeddings", "embeddings.LayerNorm")
-    for number in range(layers):
-        stream = _block(Layer(decoder, number, f"encoder.layer.{number}"), stream, heads, width)
-    hidden = pooled(decoder, stream.exact, pool)
-    return encoder_program(decoder, hidden, max_model_len=read_longest(config, positions), left_out=LEFT_OUT)
-
-
-def _read(config: ConfigReader) -> Decoder:
     config.only("position_embedding_type", "absolute")
-    config.only("is_decoder", False)
-    config.choice("hidden_act", "gelu", among=("gelu",))
-    config.ignore(
-        "attention_probs_dropout_prob", "classifier_dropout", "gradient_checkpointing", "hidden_dropout_prob"
-    )
-    return Decoder(
-        name="bert",
-        vocab_size=config.integer("vocab_size"),
-        max_model_len=config.integer("max_position_embeddings"),
-        width=config.integer("hidden_size"),
-        eps=config.number("layer_norm_eps", 1e-12),
-        dtype=read_dtype(config),
-        embeddings="embeddings.word_embeddings",
-    )
+    is_bert = config.architecture.startswith("Bert")
+    is_classifier = config.architecture.endswith("ForSequenceClassification")
+    prefix = ("bert." if is_bert else "roberta.") if is_classifier else ""
+    # Positions of RoBERTa are counted from behind that of padding.
+    offset = 0 if is_bert else config.count("pad_token_id", 1) + 1
+    rows = config.integer("max_position_embeddings")
+    if rows <= offset:
+        raise config.refusal("max_position_embeddings", rows, f"more than {offset} are needed")
+    decoder = read_encoder(config, name="bert", eps=1e-12, embeddings=f"{prefix}embeddings.word_embeddings")
+    x = _embedded(config, decoder, prefix, rows, offset)
+    heads, width = read_heads(config), config.integer("intermediate_size")
+    for number in range(config.integer("num_hidden_layers")):
+        x = _block(Layer(decoder, number, f"{prefix}encoder.layer.{number}"), x, heads, width)
+    if is_classifier:
+        hidden = _classified(config, decoder, x, "bert.pooler.dense" if is_bert else "classifier.dense")
+    else:
+        hidden = pooled(decoder, x.exact, read_pool(config))
+    longest, left_out = read_longest(config, rows - offset), tuple(prefix + name for name in LEFT_OUT)
+    return encoder_program(decoder, hidden, max_model_len=longest, left_out=left_out)
+
+
+def _embedded(config: ConfigReader, decoder: Decoder, prefix: str, rows: int, offset: int) -> Stream:
+    x, tables = embed(decoder), f"{prefix}embeddings"
+    types = config.integer("type_vocab_size", 2)
+    x = add_table(decoder, x, f"{tables}.token_type_embeddings", types, place="segment")
+    x = add_table(decoder, x, f"{tables}.position_embeddings", rows, place="position", offset=offset)
+    return normed(decoder, x, "embeddings", f"{tables}.LayerNorm")
+
+
+def _classified(config: ConfigReader, decoder: Decoder, x: Stream, dense: str) -> Value:
+    first = pooled(decoder, x.exact, "cls")
+    inner = output_linear(decoder, first, "dense", dense, decoder.width, tanh=True)
+    last = "classifier" if dense.startswith("bert.") else "classifier.out_proj"
+    return output_linear(decoder, inner, "classifier", last, count_labels(config))
 
 
 def _block(layer: Layer, stream: Stream, heads: HeadShape, width: int) -> Stream:

@@ -1,4 +1,4 @@
-// Kernels of encoders that work row by row: LayerNorm, AddEmbedding and Pool; and the functions of GELU.
+// Kernels of encoders that work row by row: LayerNorm, AddEmbedding and Pool.
 #pragma once
 
 #include <cmath>
@@ -6,30 +6,6 @@
 #include "context.h"
 
 namespace firelane {
-
-// erf(x) for x >= 0: Abramowitz and Stegun (1964), 7.1.26; the error is below 1.5e-7.
-FL_INLINE f32x16 erf_of_positive(f32x16 x) {
-  const f32x16 t = 1.0f / (1.0f + x * 0.3275911f);
-  f32x16 y = t * 1.061405429f - 1.453152027f;
-  y = fmadd(y, t, splat(1.421413741f));
-  y = fmadd(y, t, splat(-0.284496736f));
-  y = fmadd(y, t, splat(0.254829592f));
-  return 1.0f - y * t * exp_16(-min(x * x, splat(87.0f)));
-}
-
-// The normal distribution's function.
-FL_INLINE f32x16 normal_16(f32x16 x) {
-  const f32x16 size = max(x, -x), erf = erf_of_positive(size * 0.70710678f);
-  return select(less(x, splat(0.0f)), (1.0f - erf) * 0.5f, (1.0f + erf) * 0.5f);
-}
-
-struct NormalShare {
-  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const { return normal_16(gate) * up; }
-};
-
-struct Gelu {
-  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const { return gate * normal_16(gate) * up; }
-};
 
 // Sums of f(x) over WIDTH numbers; lanes past it are masked out.
 template <int WIDTH, class F>
