@@ -19,9 +19,9 @@ Place = Literal["position", "segment"]
 
 @dataclass(frozen=True, kw_only=True)
 class AddEmbedding(Op):
-    """out[t] = x[t] + table[offset + place of t]. The place is the token's position, or its segment: 1 from
-    the slot's `second_text` on, where that is above 0, else 0. x, out: TOKEN rows, F32; table: a vector of
-    `rows` rows, one behind the other."""
+    """out[t] = x[t] + table[offset + place of t], of a place behind the table its last row. The place is the
+    token's position, or its segment: 1 from the slot's `second_text` on, where that is above 0, else 0. x,
+    out: TOKEN rows, F32; table: a vector of `rows` rows, one behind the other."""
 
     x: Value
     table: Weight
@@ -43,7 +43,8 @@ class AddEmbedding(Op):
 
     def reference(self, step: ReferenceStep) -> None:
         table = step.weight(self.table).reshape(self.rows, self.x.width)
-        step.write(self.out, step.read(self.x) + table[self.offset + self._places(step)])
+        rows = np.minimum(self.offset + self._places(step), self.rows - 1)
+        step.write(self.out, step.read(self.x) + table[rows])
 
     def _places(self, step: ReferenceStep) -> NDArray[np.int64]:
         if self.place == "position":
