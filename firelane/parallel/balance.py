@@ -7,7 +7,7 @@ from functools import cache
 from itertools import accumulate, pairwise
 
 from firelane.errors import UsageError
-from firelane.program.ops import Attention, LatentCache, RopeAndCache
+from firelane.program.ops import Attention, IndexCache, IndexTopK, LatentCache, RopeAndCache
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
 
@@ -80,7 +80,7 @@ def _held_together(program: Program) -> set[int]:
     written = {
         op.layer: i
         for i, op in enumerate(program.ops)
-        if isinstance(op, LatentCache) or (isinstance(op, RopeAndCache) and op.keys)
+        if isinstance(op, LatentCache | IndexCache) or (isinstance(op, RopeAndCache) and op.keys)
     }
-    read = {op.layer: i for i, op in enumerate(program.ops) if isinstance(op, Attention)}
+    read = {op.layer: i for i, op in enumerate(program.ops) if isinstance(op, Attention | IndexTopK)}
     return {i for layer, last in read.items() for i in range(written.get(layer, last) + 1, last + 1)}

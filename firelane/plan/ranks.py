@@ -12,8 +12,8 @@ from firelane.plan.devices import MIB, DeviceSpec
 from firelane.plan.layout import ParallelLayout
 from firelane.plan.model import PlannedModel
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
-from firelane.program.ops import Attention, ExpertLinear, Op
-from firelane.program.program import Program
+from firelane.program.ops import ExpertLinear, Op
+from firelane.program.program import Program, cache_layer
 from firelane.program.values import Rows, Value, Weight
 
 ROW_BYTES = 128
@@ -84,7 +84,7 @@ class Stage:
     @cached_property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """Cache groups of the layers of this stage, as a rank keeps them."""
-        mine = {op.layer for op in self.ops if isinstance(op, Attention)}
+        mine = {layer.layer for op in self.ops if (layer := cache_layer(op)) is not None}
         return group_layers([self._cut(c) for c in self.program.cache_layers if c.layer in mine])
 
     def _cut(self, layer: CacheLayer) -> CacheLayer:

@@ -19,6 +19,7 @@ from firelane.program.ops import (
     ExpertLinear,
     GatedLinear,
     HeadLinear,
+    IndexTopK,
     Linear,
     Op,
     ShortConv,
@@ -118,6 +119,9 @@ class Clock:
             case Linear() | GatedLinear() | HeadLinear() | ExpertGatedLinear() | ExpertLinear():
                 part = self._product_share(op, shape)
                 return overhead + max(self._stream(cost.weight_bytes), self._flops(cost.flops, part))
+            case IndexTopK():
+                read = cost.kv_bytes / (kernels.kv_stream * self._read)
+                return overhead + max(read, self._flops(cost.flops, kernels.products))
             case Attention():
                 return overhead + self._attention(op, cost)
             case DeltaRule() | ShortConv() | StateSpace():

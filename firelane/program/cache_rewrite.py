@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from firelane.errors import UsageError
 from firelane.program.cache_codes import CacheCode
-from firelane.program.ops import Attention, LatentCache, Op, RopeAndCache
+from firelane.program.ops import Attention, IndexTopK, LatentCache, Op, RopeAndCache
 from firelane.program.program import Program
 from firelane.program.values import DType
 
@@ -27,7 +27,12 @@ def with_cache_dtype(program: Program, dtype: str) -> Program:
 
 
 def with_cache_code(program: Program, code: CacheCode | None) -> Program:
-    """The program with all its cache layers in `code`; recurrent states stay as they are."""
+    """The program with all its cache layers in `code`; recurrent states stay as they are. Raises UsageError
+    where an indexer chooses what attention reads: there are no kernels for its keys in a code."""
+    if code is not None and any(isinstance(op, IndexTopK) for op in program.ops):
+        raise UsageError(
+            f"--kv-cache-dtype {code.value}: keys of an indexer are not kept so yet; leave it out"
+        )
     return replace(program, ops=tuple(_rewritten(op, code) for op in program.ops))
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from firelane.contract.span import Bidirectional, Span
+from firelane.contract.span import CAUSAL, Bidirectional, Span
 from firelane.program.cache import CacheGroup, CacheLayer, Grouping, group_layers, regroup_layers
 from firelane.program.ops import (
     Attention,
     GatherRows,
     GiveHidden,
+    IndexCache,
+    IndexTopK,
     LatentCache,
     Linear,
     Op,
@@ -88,7 +90,7 @@ class Program:
     @property
     def position_tables(self) -> tuple[Rotary | Temperature, ...]:
         """Tables by position that a backend keeps, each once."""
-        made = (op.tables for op in self.ops if isinstance(op, RopeAndCache | LatentCache))
+        made = (op.tables for op in self.ops if isinstance(op, RopeAndCache | LatentCache | IndexCache))
         return tuple(dict.fromkeys(table for tables in made for table in tables))
 
     @property
@@ -110,13 +112,8 @@ class Program:
 
     @cached_property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """Each once, also where several ops attend to it. What is attended to on both sides is kept whole
-        until its step is over."""
-        found = dict.fromkeys(
-            CacheLayer(layer=op.layer, shape=op.shape, dtype=op.out.dtype, span=_kept(op.span))
-            for op in self.ops
-            if isinstance(op, Attention)
-        )
+        """Each once, also where several ops attend to it."""
+        found = dict.fromkeys(layer for op in self.ops if (layer := cache_layer(op)) is not None)
         numbers = [layer.layer for layer in found]
         assert len(set(numbers)) == len(numbers), f"{self.name}: one cache layer of two kinds in {numbers}"
         return tuple(found)
@@ -165,6 +162,18 @@ class Program:
         for op in self.ops:
             total = total + self.op_cost(op, shape)
         return total
+
+
+def cache_layer(op: Op) -> CacheLayer | None:
+    """The layer of the cache that an op reads, if it reads one. What is attended to on both sides is kept
+    whole until its step is over."""
+    match op:
+        case Attention():
+            return CacheLayer(layer=op.layer, shape=op.shape, dtype=op.out.dtype, span=_kept(op.span))
+        case IndexTopK():
+            return CacheLayer(layer=op.layer, shape=op.shape, dtype=op.q.dtype, span=CAUSAL)
+        case _:
+            return None
 
 
 def _kept(span: Span) -> Span:

@@ -66,6 +66,8 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "kimi_k2": toy_latent.kimi_k2,
     "mistral4": toy_latent.mistral4,
     "glm4_moe_lite": toy_latent.glm4_moe_lite,
+    "deepseek_v32": toy_latent.deepseek_v32,
+    "glm_moe_dsa": toy_latent.glm_moe_dsa,
     "gpt_oss": toy_experts.gpt_oss,
     "llama4": toy_experts.llama4,
     "llama4_maverick": toy_experts.llama4_maverick,
@@ -97,12 +99,13 @@ def make_checkpoint(name: str, dtype: str, directory: Path, seed: int = 0, **cha
 
 
 def config_of(name: str, dtype: str) -> Config:
-    """In bf16 each token uses all experts: near ties of experts fall another way there than in float32, and
-    then logits of a toy have nothing in common."""
+    """In bf16 each token uses all experts, and reads all positions: near ties fall another way there than in
+    float32, and then logits of a toy have nothing in common."""
     config = FAMILIES[name]() | {"torch_dtype": dtype}
     if dtype == "bfloat16":
         config |= {key: EXPERTS for key in PICKS_KEYS if key in config}
         config |= {"topk_group": config["n_group"]} if "n_group" in config else {}
+        config |= {"index_topk": MAX_LEN} if "index_topk" in config else {}
     return config
 
 

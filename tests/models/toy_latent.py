@@ -128,3 +128,43 @@ def glm4_moe_lite() -> Config:
         "partial_rotary_factor": 1.0,
         "num_nextn_predict_layers": 1,
     }
+
+
+INDEX_TOPK = 20
+"""Positions that toys with an indexer read: far fewer than prompts have."""
+INDEX_HEADS = 16
+"""Of few heads none would give many a position a score: equals, of which transformers takes any."""
+
+
+def deepseek_v32() -> Config:
+    """An indexer in each layer, of heads wider than what turns of them, in halves."""
+    config = deepseek_v3()
+    return config | {
+        "architectures": ["DeepseekV32ForCausalLM"],
+        "model_type": "deepseek_v32",
+        "num_hidden_layers": 2,
+        "routed_scaling_factor": 1.0,
+        "index_topk": INDEX_TOPK,
+        "index_head_dim": 32,
+        "index_n_heads": INDEX_HEADS,
+    }
+
+
+def glm_moe_dsa() -> Config:
+    """Four layers, two of which have an indexer, whose neighbours turn as pairs."""
+    config = _latent("GlmMoeDsaForCausalLM", "glm_moe_dsa")
+    del config["rope_theta"]
+    return config | {
+        "num_hidden_layers": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 2,
+        "indexer_types": ["full", "shared", "full", "shared"],
+        "index_topk": INDEX_TOPK,
+        "index_head_dim": 48,
+        "index_n_heads": INDEX_HEADS,
+        "indexer_rope_interleave": True,
+        "num_nextn_predict_layers": 0,
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    }

@@ -103,3 +103,15 @@ def read_sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
     step = config.integer("decoder_sparse_step", 1)
     dense = config.integers("mlp_only_layers")
     return [i not in dense and (i + 1) % step == 0 for i in range(layers)]
+
+
+def read_mlp_layer_types(config: ConfigReader, layers: int, *, dense: int) -> list[bool]:
+    """Which layers have experts, GLM's way: by mlp_layer_types, or behind the first first_k_dense_replace
+    layers, `dense` where the config says neither."""
+    key = "mlp_layer_types"
+    first, types = config.count("first_k_dense_replace", dense), config.strings(key)
+    if not types:
+        return [number >= first for number in range(layers)]
+    if len(types) != layers or not {"dense", "sparse"}.issuperset(types):
+        raise config.refusal(key, types, f"{layers} entries, dense or sparse, are needed")
+    return [kind == "sparse" for kind in types]

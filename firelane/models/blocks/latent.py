@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firelane.models.blocks.blocks import BEFORE_ATTENTION, Layer
+from firelane.models.blocks.indexer import Indexer
 from firelane.models.blocks.rope import Rope
 from firelane.models.blocks.rotary_layout import RotaryLayout
 from firelane.program.ops import Attention, HeadLinear, HeadShape, LatentCache, Linear, RMSNorm, Temperature
@@ -45,15 +46,23 @@ class LatentShape:
 
 
 def latent(
-    layer: Layer, x: Value, shape: LatentShape, rope: Rope | None, *, temperature: Temperature | None = None
+    layer: Layer,
+    x: Value,
+    shape: LatentShape,
+    rope: Rope | None,
+    *,
+    temperature: Temperature | None = None,
+    indexer: Indexer | None = None,
 ) -> Value:
     """x + output(attention(norm(x))), with the latents of norm(x) in the cache. rope: None without
-    positions."""
+    positions; indexer: None where attention reads all of them."""
     normed = layer.read(x, "attention", BEFORE_ATTENTION.before)
     layout = rope.layout if rope else RotaryLayout(shape.rope, shape.rope)
+    read = _query_latent(layer, normed, shape) if shape.query_rank else normed
+    indices = indexer.indices(layer, normed, read) if indexer else None
     turned = layer.decoder.add(
         LatentCache(
-            q=_queries(layer, normed, shape, layout),
+            q=_queries(layer, read, shape, layout),
             latent=_product(layer, normed, "latent", _latent_rows(layer, shape, layout, x.width)),
             layer=layer.number,
             heads=shape.heads,
@@ -64,7 +73,7 @@ def latent(
             out=layer.value("q", shape.heads * shape.query, layer.decoder.dtype),
         )
     )
-    attended = _attend(layer, turned, shape, rope)
+    attended = _attend(layer, turned, shape, rope, indices)
     return layer.add_to_stream(
         _by_head(layer, attended, "values", shape, shape.value, 0),
         "output",
@@ -76,22 +85,18 @@ def latent(
     )
 
 
-def _queries(layer: Layer, normed: Value, shape: LatentShape, layout: RotaryLayout) -> Value:
-    if not shape.query_rank:
-        return _product(layer, normed, "queries", _query_rows(layer, "q_proj", shape, layout, normed.width))
+def _query_latent(layer: Layer, normed: Value, shape: LatentShape) -> Value:
     name, rank = layer.tensor("self_attn.q_a_proj.weight"), shape.query_rank
     made = _product(layer, normed, "query_latent", (Piece(tensor=name, shape=(rank, normed.width)),))
     norm = layer.norm_weight("query_norm", "self_attn.q_a_layernorm", rank)
     out = layer.value("query_in", rank, layer.decoder.dtype)
-    read = layer.decoder.add(RMSNorm(x=made, weight=norm, eps=NORM_EPS, out=out))
-    return _product(layer, read, "queries", _query_rows(layer, "q_b_proj", shape, layout, rank))
+    return layer.decoder.add(RMSNorm(x=made, weight=norm, eps=NORM_EPS, out=out))
 
 
-def _query_rows(
-    layer: Layer, tensor: str, shape: LatentShape, layout: RotaryLayout, inputs: int
-) -> tuple[Piece, ...]:
-    name = layer.tensor(f"self_attn.{tensor}.weight")
-    return layout.matrix(name, shape.heads, inputs, before=shape.nope)
+def _queries(layer: Layer, read: Value, shape: LatentShape, layout: RotaryLayout) -> Value:
+    name = layer.tensor(f"self_attn.{'q_b_proj' if shape.query_rank else 'q_proj'}.weight")
+    rows = layout.matrix(name, shape.heads, read.width, before=shape.nope)
+    return _product(layer, read, "queries", rows)
 
 
 def _latent_rows(layer: Layer, shape: LatentShape, layout: RotaryLayout, inputs: int) -> tuple[Piece, ...]:
@@ -105,7 +110,9 @@ def _product(layer: Layer, x: Value, part: str, pieces: tuple[Piece, ...]) -> Va
     return layer.decoder.add(Linear(x=x, weight=weight, out=layer.value(part, rows, DType.F32)))
 
 
-def _attend(layer: Layer, turned: Value, shape: LatentShape, rope: Rope | None) -> Value:
+def _attend(
+    layer: Layer, turned: Value, shape: LatentShape, rope: Rope | None, indices: Value | None
+) -> Value:
     heads, mscale = shape.cached, rope.mscale if rope else 1.0
     return layer.decoder.add(
         Attention(
@@ -113,6 +120,7 @@ def _attend(layer: Layer, turned: Value, shape: LatentShape, rope: Rope | None) 
             layer=layer.number,
             shape=heads,
             scale=shape.query**-0.5 * mscale**2,
+            indices=indices,
             out=layer.value("attended", heads.out_width, layer.decoder.dtype),
         )
     )

@@ -74,6 +74,14 @@ def plain_rope(theta: float, *, head_dim: int) -> Rope:
     return Rope(rotary=_rotary(frequencies, head_dim, 1.0), layout=RotaryLayout(head_dim, head_dim))
 
 
+def widened(rope: Rope, head_dim: int, *, interleaved: bool) -> Rope:
+    """The same angles for heads so wide, of which the first columns turn, neighbours as pairs where they are
+    `interleaved`."""
+    turned = rope.rotary.inverse_frequencies
+    rotary = _rotary(np.array(turned, np.float32), head_dim, rope.rotary.scale)
+    return Rope(rotary=rotary, layout=RotaryLayout(head_dim, 2 * len(turned), interleaved))
+
+
 def _rotary(frequencies: np.ndarray, head_dim: int, factor: float) -> Rotary:
     padded = np.zeros(head_dim // 2, np.float32)  # what is passed on turns at frequency 0
     padded[: len(frequencies)] = frequencies

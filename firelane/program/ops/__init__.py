@@ -12,6 +12,7 @@ from firelane.program.ops.gated import Gated
 from firelane.program.ops.gated_linear import GELU, GELU_TANH, RELU2, SILU, Gate, GatedLinear
 from firelane.program.ops.head_linear import HeadLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
+from firelane.program.ops.indexer import IndexCache, IndexTopK
 from firelane.program.ops.latent import LatentCache
 from firelane.program.ops.layer_norm import LayerNorm
 from firelane.program.ops.linear import Linear
@@ -55,6 +56,8 @@ __all__ = [
     "HeadLinear",
     "HeadNorm",
     "HeadShape",
+    "IndexCache",
+    "IndexTopK",
     "LatentCache",
     "LayerNorm",
     "Linear",

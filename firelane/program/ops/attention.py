@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from firelane.contract.span import CAUSAL, Bidirectional, Span, last_seen, reach
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import HeadShape
-from firelane.program.values import Cost, StepShape, Value, Weight
+from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 if TYPE_CHECKING:
     from firelane.program.reference_step import CachedRows, ReferenceStep
@@ -24,7 +24,8 @@ class Attention(Op):
     dtype before the product with V, and the product is divided by the sum of the unrounded exponentials. With
     a `softcap` (Gemma 2, 2024), scores are softcap * tanh(score / softcap). `sinks` [heads], if any, are one
     more score of each head, of a position without a value (Xiao et al., "Attention Sinks", 2023; gpt-oss,
-    2025)."""
+    2025). With `indices`, I32 [T, k], a token reads the positions that its row has there alone: see
+    IndexTopK."""
 
     q: Value
     layer: int
@@ -33,6 +34,7 @@ class Attention(Op):
     span: Span = CAUSAL
     softcap: float = 0.0
     sinks: Weight | None = None
+    indices: Value | None = None
     out: Value
 
     def __post_init__(self) -> None:
@@ -43,10 +45,19 @@ class Attention(Op):
         assert self.sinks is None or self.sinks.shape == (self.shape.heads,), (
             f"Attention {self.layer}: sinks {self.sinks.shape}"
         )
+        assert self.indices is None or (self.indices.dtype is DType.I32 and self.span == CAUSAL), (
+            f"Attention {self.layer}: indices of {self.span}"
+        )
+
+    @property
+    def budget(self) -> int | None:
+        """The most positions that a token reads; None: no limit but the sequence's length."""
+        seen = reach(self.span)
+        return seen if self.indices is None else self.indices.width
 
     def cost(self, shape: StepShape) -> Cost:
         s, attended, context = self.shape, shape.attended, shape.context
-        seen = reach(self.span)
+        seen = self.budget
         if isinstance(self.span, Bidirectional):
             attended *= 2
         if seen is not None:
@@ -63,6 +74,8 @@ class Attention(Op):
             newest = int(step.positions[step.slots == slot].max())
             first, last = self.span.first(int(position)), last_seen(self.span, int(position), newest)
             cached = step.read_cache(self.layer, int(slot), first, last + 1)
+            if self.indices is not None:
+                cached = _at(cached, step.read(self.indices)[t, : last + 1])
             out[t] = self._attend(q[t], cached, step)
         step.write(self.out, out.reshape(len(q), -1))
 
@@ -88,6 +101,11 @@ class Attention(Op):
         if self.sinks is None:
             return np.full(self.shape.heads, -np.inf, np.float32)
         return step.weight(self.sinks)
+
+
+def _at(cached: CachedRows, positions: NDArray[np.float32]) -> CachedRows:
+    at = positions.astype(np.int64)
+    return type(cached)(*(part[at] for part in cached))
 
 
 def by_head(how: str, x: NDArray[np.float32], cached: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from firelane.backends.cpu.codegen.layout import Layout
-from firelane.backends.cpu.codegen.operands import at, flag, number, tag, truth, vector
+from firelane.backends.cpu.codegen.operands import at, at_or_null, flag, number, tag, truth, vector
 from firelane.contract import Bidirectional, Causal, Chunk, Span, Window
 from firelane.program.cache_codes import CacheCode
-from firelane.program.ops import Attention, LatentCache, RopeAndCache, Rotary, Temperature
+from firelane.program.ops import Attention, IndexCache, IndexTopK, LatentCache, RopeAndCache, Rotary, Temperature
 
 CODES = {CacheCode.INT8: "Int8", CacheCode.FP8: "Fp8"}
 """The C++ type of each code of the cache."""
@@ -95,7 +95,8 @@ def attention_type(op: Attention, layout: Layout) -> str:
     if s.shared:
         longest = layout.program.max_model_len
         widths = f"{s.heads}, {s.head_dim}, {s.v_dim}"
-        return f"LatentAttention<{kind}, {cache}, {widths}, {sizes}, {flags}, {longest}>"
+        chosen = f"{op.indices.width}, {layout.stride(op.indices)}" if op.indices else "0, 0"
+        return f"LatentAttention<{kind}, {cache}, {widths}, {sizes}, {flags}, {longest}, {chosen}>"
     return f"Attention<{kind}, {cache}, {s.heads}, {s.kv_heads}, {s.head_dim}, {sizes}, {flags}>"
 
 
@@ -110,6 +111,7 @@ def attention(op: Attention, layout: Layout) -> str:
         number(scale),
         number(op.softcap * log2e),
         vector(op.sinks, layout),
+        *([at_or_null(op.indices, layout)] if op.shape.shared else []),
         at(op.out, layout),
     ]
     kernel = f"{attention_type(op, layout)}{{{', '.join(fields)}}}"
@@ -137,3 +139,36 @@ def latent_cache(op: LatentCache, layout: Layout) -> str:
         at(op.out, layout),
     ]
     return f"Latent<{kind}, {cache}, {sizes}, {_steps(steps)}>{{{', '.join(fields)}}}.run(c, thread);"
+
+
+def index_cache(op: IndexCache, layout: Layout) -> str:
+    kind, cache = tag(op.out.dtype), _cache_type(op.layer, tag(op.out.dtype), layout)
+    strides = ", ".join(str(layout.stride(value)) for value in (op.q, op.key, op.out))
+    keys, _, group = _cache(op.layer, cache, layout)
+    fields = [
+        at(op.q, layout),
+        at(op.key, layout),
+        vector(op.norm, layout),
+        vector(op.bias, layout),
+        number(op.eps),
+        _table(op.rotary, layout),
+        keys,
+        group,
+        at(op.out, layout),
+    ]
+    sizes = f"{op.heads}, {op.key.width}, {_page(cache, layout)}, {strides}"
+    return f"IndexCache<{kind}, {cache}, {sizes}>{{{', '.join(fields)}}}.run(c, thread);"
+
+
+def index_top_k_type(op: IndexTopK, layout: Layout) -> str:
+    kind, cache = tag(op.q.dtype), _cache_type(op.layer, tag(op.q.dtype), layout)
+    strides = ", ".join(str(layout.stride(value)) for value in (op.q, op.head_weights, op.out))
+    sizes = f"{op.shape.heads}, {op.shape.head_dim}, {_page(cache, layout)}, {strides}"
+    return f"IndexTopK<{kind}, {cache}, {sizes}, {op.out.width}, {layout.program.max_model_len}>"
+
+
+def index_top_k(op: IndexTopK, layout: Layout) -> str:
+    keys, _, group = _cache(op.layer, _cache_type(op.layer, tag(op.q.dtype), layout), layout)
+    fields = [at(op.q, layout), at(op.head_weights, layout), keys, group, at(op.out, layout)]
+    kernel = f"{index_top_k_type(op, layout)}{{{', '.join(fields)}}}"
+    return f"const auto chosen = {kernel}; chosen.run(c, thread, op); e.sync(op); chosen.choose_shared(c, thread);"

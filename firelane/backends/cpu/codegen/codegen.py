@@ -13,6 +13,9 @@ from firelane.backends.cpu.codegen import adapter_calls, encoder_calls, rank_cal
 from firelane.backends.cpu.codegen.attention_calls import (
     attention,
     attention_type,
+    index_cache,
+    index_top_k,
+    index_top_k_type,
     latent_cache,
     rope_and_cache,
 )
@@ -64,6 +67,8 @@ from firelane.program.ops import (
     GatherRows,
     GiveHidden,
     HeadLinear,
+    IndexCache,
+    IndexTopK,
     LatentCache,
     LayerNorm,
     Linear,
@@ -89,7 +94,7 @@ from firelane.program.values import Value
 
 PARTS = 2
 """Parts that the source can be compiled in, side by side: FIRELANE_PART is 1 or 2, or not defined for all."""
-FIRST_PART = Attention
+FIRST_PART = Attention | IndexTopK
 """Ops whose kernels take the compiler about as long, with the runtime, as all others. These alone may have
 barriers of their own."""
 TEMPLATE = """\
@@ -209,6 +214,8 @@ def call(op: Op, layout: Layout) -> str:
 call.register(RopeAndCache, rope_and_cache)
 call.register(Attention, attention)
 call.register(LatentCache, latent_cache)
+call.register(IndexCache, index_cache)
+call.register(IndexTopK, index_top_k)
 call.register(Gated, gated)
 call.register(ShortConv, short_conv)
 call.register(DeltaRule, delta_rule)
@@ -244,6 +251,8 @@ def scratch_of(op: Op, layout: Layout) -> list[str]:
         return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
         return [f"sizeof({attention_type(op, layout)}::Scratch)"]
+    if isinstance(op, IndexTopK):
+        return [f"sizeof({index_top_k_type(op, layout)}::Scratch)"]
     if isinstance(op, DeltaRule | StateSpace):
         return [f"sizeof({recurrence_type(op, layout)}::Scratch)"]
     if isinstance(op, Sample):

@@ -25,6 +25,7 @@ from firelane.program.ops import (
     GatherColumns,
     GatherRows,
     HeadShape,
+    IndexTopK,
     Linear,
     Op,
     Receive,
@@ -288,6 +289,8 @@ def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:
             return [("key_dim", shape.key_dim), ("value_dim", shape.value_dim)]
         case StateSpace(shape=shape):
             return [("state_dim", shape.state_dim), ("head_dim", shape.head_dim)]
+        case IndexTopK(shape=shape):
+            return [("index_head_dim", shape.head_dim)]
         case RMSNorm(groups=groups) if groups > 1:
             return [("norm over", op.x.width // groups)]
         case _:

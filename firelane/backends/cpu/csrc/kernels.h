@@ -9,6 +9,7 @@
 #include "products/experts.h"
 #include "panels/grouped.h"
 #include "panels/int8.h"
+#include "attention/indexer.h"
 #include "attention/latent.h"
 #include "attention/latent_attention.h"
 #include "products/linear.h"

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from firelane.contract import Bidirectional
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import AddEmbedding, Attention, Gate, GatedLinear, GiveHidden, LayerNorm, Op, Pool
+from firelane.program.ops import (
+    AddEmbedding,
+    Attention,
+    Gate,
+    GatedLinear,
+    GiveHidden,
+    IndexTopK,
+    LayerNorm,
+    Op,
+    Pool,
+)
 from firelane.program.program import Program
 
 
@@ -30,5 +40,7 @@ def _missing(op: Op) -> str:
             | GiveHidden()
         ):
             return "encoders"
+        case IndexTopK():
+            return "sparse attention, whose positions an indexer chooses,"
         case _:
             return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firelane.models.blocks.blocks import Decoder, Layer, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_layers
-from firelane.models.blocks.expert_config import read_deepseek_experts
+from firelane.models.blocks.expert_config import read_deepseek_experts, read_mlp_layer_types
 from firelane.models.blocks.experts import moe
 from firelane.models.blocks.latent import latent
 from firelane.models.blocks.latent_config import read_latent
@@ -35,7 +35,7 @@ def _read(config: ConfigReader) -> tuple[Decoder, Block]:
     decoder, gate, layers = read_decoder(config, name="glm4_moe_lite"), read_gate(config), read_layers(config)
     shape = read_latent(config, query_rank=768, nope=192, value=256)
     rope = read_rope(config, head_dim=shape.rope, interleaved=config.boolean("rope_interleave", True))
-    experts, sparse = read_deepseek_experts(config, 64, 4), _read_sparse_layers(config, layers)
+    experts, sparse = read_deepseek_experts(config, 64, 4), read_mlp_layer_types(config, layers, dense=1)
     width = config.integer("intermediate_size")
 
     def block(layer: Layer, x: Value) -> Value:
@@ -44,15 +44,3 @@ def _read(config: ConfigReader) -> tuple[Decoder, Block]:
         return moe(layer, x, experts, gate=gate) if is_sparse else mlp(layer, x, width, gate=gate)
 
     return decoder, block
-
-
-def _read_sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
-    """Whether each layer has experts: by mlp_layer_types, or behind the first first_k_dense_replace
-    layers."""
-    key = "mlp_layer_types"
-    dense, types = config.count("first_k_dense_replace", 1), config.strings(key)
-    if not types:
-        return [number >= dense for number in range(layers)]
-    if len(types) != layers or not {"dense", "sparse"}.issuperset(types):
-        raise config.refusal(key, types, f"{layers} entries, dense or sparse, are needed")
-    return [kind == "sparse" for kind in types]

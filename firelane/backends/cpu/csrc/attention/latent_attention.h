@@ -4,6 +4,9 @@
 // 64 positions at a time are transposed for the scores of all rows of the item. Positions are cut into splits that depend on
 // nothing but themselves; a row's sums begin anew in each split, and splits are added in order. So the splits of one decoded
 // token may be shared by threads, and a row's bits depend neither on that nor on the chunk it came in.
+//
+// With indices (sparse attention), a token reads the positions that its row of them names. These are gathered tile by tile, in
+// order, as if they were all there is: an item is of one token, whose position is the number of those before the last one.
 #pragma once
 
 #include "attention/attention.h"
@@ -45,9 +48,10 @@ FL_INLINE void add_split(SplitSums& to, float* out, SplitSums split, const float
   to = {now, to.sum * kept + split.sum * added};
 }
 
-// C: how the cache holds keys (cache_codes.h). D: of a key, of which the first V are its value. MAX_LEN: positions of the longest sequence.
+// C: how the cache holds keys (cache_codes.h). D: of a key, of which the first V are its value. MAX_LEN: positions of the longest
+// sequence. INDICES: positions of a row of indices, LDI apart; 0 without.
 template <class T, class C, int HEADS, int D, int V, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN, bool CAPPED, bool SINKS,
-          int MAX_LEN>
+          int MAX_LEN, int INDICES, int LDI>
 struct LatentAttention {
   using word = typename C::word;
   using act = typename T::act;
@@ -56,15 +60,17 @@ struct LatentAttention {
   static constexpr int P = C::kPerWord, KP = product::kPerWord;
   static constexpr int GROUPS = (HEADS + kHeads - 1) / kHeads;
   static constexpr int GROUP = (HEADS + GROUPS - 1) / GROUPS;  // heads of the largest
-  static constexpr int TOKENS = kLatentRows / GROUP;
+  static constexpr int TOKENS = INDICES ? 1 : kLatentRows / GROUP;
   static constexpr int ROWS = TOKENS * GROUP;
   static constexpr int LDD = D + 32;  // padded row of the query copy
   static constexpr int LDK = kLatentKeys + 16;
   static constexpr int WORDS = 64;  // of a key, transposed at once: they stay in the first-level cache
   static constexpr int STEP = min(BS, kKeyTile);  // positions that lie in one page
-  static constexpr int SPLITS = split_of(MAX_LEN - 1) + 1;
+  static constexpr int LONGEST = INDICES ? min(INDICES, MAX_LEN) : MAX_LEN;
+  static constexpr int SPLITS = split_of(LONGEST - 1) + 1;
   static constexpr int PARTS = 2 * SPLITS;  // of rows by split, in the scratch of each thread
   static_assert(D % 16 == 0 && V % 16 == 0 && BS % 16 == 0 && (kKeyTile % BS == 0 || BS % kKeyTile == 0));
+  static_assert(!INDICES || !C::kScaled);
 
   // Sums of one split of one token.
   struct Part {
@@ -79,6 +85,7 @@ struct LatentAttention {
     alignas(64) float scores[ROWS * kLatentKeys];
     alignas(64) float out[ROWS * V], total[ROWS * V];
     alignas(64) float scales[2][C::kScaled ? kLatentKeys : 1];  // of the value, and of the rest of the key
+    alignas(64) word gathered[INDICES ? kLatentKeys / P * D : 1];  // keys of a tile, as they lie in pages
     float max[ROWS], sum[ROWS], alpha[ROWS];
     SplitSums sums[ROWS];
     Part parts[PARTS];
@@ -89,6 +96,7 @@ struct LatentAttention {
   int group;                         // of the cache: whose block table names the pages
   float scale, cap;                // see softmax_row()
   const float* sinks;              // SINKS: by query head
+  const std::int32_t* indices;     // INDICES: by token row
   act* out;
 
   struct Item {
@@ -101,7 +109,12 @@ struct LatentAttention {
     FL_INLINE int newest() const { return position + tokens - 1; }
   };
 
-  FL_INLINE const word* words(const Item& it, int position) const {
+  FL_INLINE const word* words(const Item& it, const Scratch& s, int position) const {
+    if constexpr (bool(INDICES)) return s.gathered + position % kLatentKeys / P * D;
+    return cached(it, position);
+  }
+
+  FL_INLINE const word* cached(const Item& it, int position) const {
     const auto base = pages + cache_block<C, D, BS, PAGE>(it.blocks[position / BS], 0);
     return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
   }
@@ -109,7 +122,7 @@ struct LatentAttention {
   // Words k0 .. k1 - 1 of the keys of kKeyTile positions from `start` on, to s.keys.
   FL_KERNEL void transpose(const Item& it, Scratch& s, int start, int vectors, int k0, int k1) const {
     for (int v = 0; v < vectors; ++v) {
-      const word* from = words(it, start + v * 16);
+      const word* from = words(it, s, start + v * 16);
       for (int k = k0; k < k1; k += 16 / KP)
         transpose_16<C, D, kKeyTile>(from + k * KP, s.keys + (k - k0) * kKeyTile + v * 16);
     }
@@ -127,8 +140,8 @@ struct LatentAttention {
       const int begin = int(std::int64_t(all) * made / calls), end = int(std::int64_t(all) * (made + 1) / calls);
       const int within = begin / bytes / STEP * STEP, position = start + within;
       ++made;
-      if (position > it.newest()) return {reinterpret_cast<const char*>(attention.q), 0};
-      const auto* from = reinterpret_cast<const char*>(attention.words(it, position)) + (begin - within * bytes);
+      if (INDICES || position > it.newest()) return {reinterpret_cast<const char*>(attention.q), 0};
+      const auto* from = reinterpret_cast<const char*>(attention.cached(it, position)) + (begin - within * bytes);
       return Ahead::share(from, from + (end - begin), 0, 1, steps);
     }
   };
@@ -170,7 +183,7 @@ struct LatentAttention {
   FL_KERNEL void widen_values(const Item& it, Scratch& s, int d, int start, int lo, int hi) const {
     constexpr int parts = P / KP;
     for (int k = lo; k < hi; ++k) {
-      const word* from = words(it, start + k * P) + d;
+      const word* from = words(it, s, start + k * P) + d;
       key_word* to = s.values + k * parts * 32;
       for (int c = 0; c < min(32, V - d); c += 16) {
         f32x16 numbers[parts];
@@ -199,7 +212,7 @@ struct LatentAttention {
       add_values<PlainCache<product>, 32>(acc, x + lo * P, s.values + lo * P / KP * 32 + d % 32, (hi - lo) * P / KP);
     } else {
       for (int k = lo; k < hi; k += STEP / P)
-        add_values<C, D>(acc, x + k * P, words(it, start + k * P) + d, min(STEP / P, hi - k));
+        add_values<C, D>(acc, x + k * P, words(it, s, start + k * P) + d, min(STEP / P, hi - k));
     }
     for (int m = 0; m < M; ++m)
       for (int w = 0; w < W; ++w) store(s.out + (row + m) * V + d + w * 16, acc[m][w]);
@@ -259,9 +272,35 @@ struct LatentAttention {
     }
   }
 
+  // Column i of a gathered word: a number of each of P positions; zero for those that there are not.
+  static FL_INLINE word joined(word low, int at_low, word high, int at_high) {
+    const auto half = [](word from, int at) FL_LAMBDA { return from >> 16 * at & 0xFFFFu; };
+    return half(low, at_low) | half(high, at_high) << 16;
+  }
+
+  // The keys of the positions that the row names at lo .. hi - 1, to s.gathered.
+  FL_KERNEL void gather(const Item& it, Scratch& s, int lo, int hi) const {
+    const std::int32_t* named = indices + std::size_t(it.row) * LDI;
+    for (int at = lo; at < hi; at += P) {
+      word* to = s.gathered + at % kLatentKeys / P * D;
+      const word* low = cached(it, named[at]);
+      if constexpr (P == 1) {
+        std::memcpy(to, low, D * sizeof(word));
+      } else if (at + 1 < hi) {
+        const word* high = cached(it, named[at + 1]);
+        const int at_low = named[at] % P, at_high = named[at + 1] % P;
+        for (int i = 0; i < D; ++i) to[i] = joined(low[i], at_low, high[i], at_high);
+      } else {
+        const int at_low = named[at] % P;
+        for (int i = 0; i < D; ++i) to[i] = joined(low[i], at_low, 0, 0);
+      }
+    }
+  }
+
   // The tile of positions lo .. hi - 1, of those from `start` on. next: the first position of the one that follows.
   FL_INLINE void tile(const Item& it, Scratch& s, int start, int lo, int hi, int next) const {
     if constexpr (C::kScaled) load_tile_scales(it, s, start, lo, hi);
+    if constexpr (bool(INDICES)) gather(it, s, lo, hi);
     for (int at = lo; at < hi; at += kKeyTile)
       score(it, s, at, at - start, (min(kKeyTile, hi - at) + 15) / 16, at + kKeyTile < hi ? at + kKeyTile : next);
     const int rows = it.rows(), width = it.width(), vectors = (hi - start + 15) / 16;
@@ -282,8 +321,8 @@ struct LatentAttention {
     const int rows = it.rows();
     for (int r = 0; r < rows; ++r) s.max[r] = -1e30f, s.sum[r] = 0.0f;
     std::memset(s.out, 0, sizeof(float) * rows * V);
-    const int seen = SPAN::first(it.position) / kKeyTile * kKeyTile;
-    const int begin = max(split_start(number), seen), end = min(split_start(number + 1), it.newest() + 1);
+    const int oldest = SPAN::first(it.position) / kKeyTile * kKeyTile;
+    const int begin = max(split_start(number), oldest), end = min(split_start(number + 1), it.newest() + 1);
     for (int start = begin / kLatentKeys * kLatentKeys; start < end; start += kLatentKeys)
       tile(it, s, start, max(begin, start), min(end, start + kLatentKeys),
            start + kLatentKeys < end ? start + kLatentKeys : split_start(next));
@@ -334,6 +373,9 @@ struct LatentAttention {
     return scratch(c, number % c.threads()).parts[number / c.threads()];
   }
 
+  // The number of positions that a token reads before the last of them.
+  static FL_INLINE int seen(int position) { return INDICES ? min(position, INDICES - 1) : position; }
+
   // The work of one chunk. parts: of each group of heads where they are worked on apart, else 0.
   struct Plan {
     int row, position, length;
@@ -350,7 +392,7 @@ struct LatentAttention {
     int row = 0, taken = 0;
     for (int i = 0; i < c.step.num_chunks; ++i) {
       const int position = c.step.chunk_start[i], length = c.step.chunk_len[i];
-      const int first = split_of(SPAN::first(position)), parts = split_of(position) - first + 1;
+      const int first = split_of(SPAN::first(position)), parts = split_of(seen(position)) - first + 1;
       const bool apart = length == 1 && parts > 1 && taken + parts * GROUPS <= PARTS * c.threads();
       f(Plan{row, position, length, c.block_table(group, c.step.chunk_slot[i]), apart ? parts : 0, first, taken});
       if (apart) taken += parts * GROUPS;
@@ -368,7 +410,7 @@ struct LatentAttention {
       for (; mine < first + plan.items(); mine = c.next_item(op)) {
         const int at = (mine - first) / GROUPS, which = (mine - first) % GROUPS;
         const int token = plan.parts ? 0 : at * TOKENS, tokens = min(TOKENS, plan.length - token);
-        const Item it{plan.blocks, plan.row + token, plan.position + token, tokens, split(HEADS, which, GROUPS)};
+        const Item it{plan.blocks, plan.row + token, seen(plan.position + token), tokens, split(HEADS, which, GROUPS)};
         const int number = plan.first_split + at;
         if (plan.parts) part(it, s, number, number + next, part_of(c, plan.first_part + mine - first));
         else whole(it, s);
