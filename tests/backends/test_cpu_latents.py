@@ -4,6 +4,7 @@ whoever shares the step or the work."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from firelane.errors import UnsupportedModelError
 from firelane.program.cache import CacheLayer
 from firelane.program.cache_codes import CacheCode
 from firelane.program.cache_rewrite import with_cache_code
-from firelane.program.ops import HeadShape
+from firelane.program.ops import Attention, HeadShape
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType
 from tests.backends.cache_pages import cached_rows
@@ -30,6 +31,8 @@ MODELS = {
     "bf16": LatentSpec(spans=(CAUSAL, Window(700)), max_model_len=2048),
     "f32": LatentSpec(dtype=DType.F32, shape=MANY, spans=(CAUSAL,), max_model_len=2048),
 }
+MODELS["bf16-chosen"] = replace(MODELS["bf16"], topk=700, spans=(CAUSAL, CAUSAL))
+MODELS["f32-chosen"] = replace(MODELS["f32"], topk=77)
 PROGRAMS = {name: latent_program(spec) for name, spec in MODELS.items()}
 PROGRAMS["bf16-int8"] = with_cache_code(PROGRAMS["bf16"], CacheCode.INT8)
 SCHEDULES = {
@@ -79,7 +82,8 @@ def test_against_the_reference(driven: Machine) -> None:
     for layer in program.cache_layers:
         at = (layer.layer, 0, slice(0, CONTEXT - LAST))
         if layer.shape.code is None:
-            reference.cache.keys[at[0]][at[1:]] = latents(driven, layer)[:, None]
+            rows = index_keys if layer.layer >= len(program.streams) - 1 else latents
+            reference.cache.keys[at[0]][at[1:]] = rows(driven, layer)[:, None]
             continue
         rows = cached_rows(driven, layer, 0, np.arange(CONTEXT - LAST))
         reference.cache.keys[at[0]][at[1:]] = rows.keys
@@ -91,16 +95,30 @@ def test_against_the_reference(driven: Machine) -> None:
 
 def latents(m: Machine, layer: CacheLayer) -> NDArray[np.float32]:
     """Return the latents of slot 0 from the pages, where two positions lie beside each other in bf16."""
-    layout, width = m.executor.layout, layer.shape.cached_width
-    place, block_size = layout.cache_places[layer.layer], layout.limits.block_size
-    nbytes = block_size * layer.bytes_per_token
-    pages = m.executor.pages[m.executor.state.block_tables[place.group, 0], place.keys : place.keys + nbytes]
+    width, pages = layer.shape.cached_width, held(m, layer)
     if layer.dtype is DType.BF16:
         pairs = pages.copy().view(np.uint16).reshape(-1, width, 2).transpose(0, 2, 1)
         found = widen_bf16(np.ascontiguousarray(pairs))
     else:
         found = pages.copy().view(np.float32)
     return found.reshape(-1, width)[: CONTEXT - LAST]
+
+
+def held(m: Machine, layer: CacheLayer) -> NDArray[np.uint8]:
+    """The part of slot 0's pages that a layer has: [pages, bytes]."""
+    layout = m.executor.layout
+    place, nbytes = layout.cache_places[layer.layer], layout.limits.block_size * layer.bytes_per_token
+    return m.executor.pages[m.executor.state.block_tables[place.group, 0], place.keys : place.keys + nbytes]
+
+
+def index_keys(m: Machine, layer: CacheLayer) -> NDArray[np.float32]:
+    """Return the keys of an indexer, whose positions lie beside each other for each word of columns."""
+    size, words = m.executor.layout.limits.block_size, held(m, layer).copy()
+    if layer.dtype is DType.BF16:
+        found = widen_bf16(words.view(np.uint16)).reshape(len(words), -1, size, 2)
+    else:
+        found = words.view(np.float32).reshape(len(words), -1, size, 1)
+    return found.transpose(0, 2, 1, 3).reshape(-1, layer.shape.head_dim)[: CONTEXT - LAST]
 
 
 @pytest.mark.parametrize("company", [0, 1, 11])
@@ -120,6 +138,28 @@ def test_the_same_bits_with_any_number_of_threads(driven: Machine, kernel_cache,
     start(other, 1)
     assert scored(other, SCHEDULES["chunks"], 0) == want
     other.executor.release()
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32], ids=str)
+def test_up_to_the_budget_the_bits_are_those_without_an_indexer(kernel_cache, dtype: DType) -> None:
+    """A program of the same weights whose attention does not ask what was chosen. Beyond it, they differ."""
+    found: list[bytes] = []
+    for topk, asks in ((CONTEXT, True), (CONTEXT, False), (CONTEXT - LAST // 2, True)):
+        chosen = latent_program(
+            LatentSpec(dtype=dtype, spans=(CAUSAL, CAUSAL), topk=topk, max_model_len=2048)
+        )
+        ops = tuple(
+            replace(op, indices=None) if isinstance(op, Attention) and not asks else op for op in chosen.ops
+        )
+        m = machine(replace(chosen, ops=ops), kernel_cache, sizes=SIZES, place=apart)
+        start(m, 1)
+        found.append(scored(m, [LAST], 0))
+        m.executor.release()
+    sparse, dense, narrow = found
+    assert sparse == dense
+    half = len(dense) // 2
+    assert narrow[:half] == dense[:half]
+    assert narrow[half + 64 :] != dense[half + 64 :]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import numpy as np
 
 from firelane.contract.span import CAUSAL, Chunk, Span, Window
 from firelane.models.blocks.blocks import Decoder, embed, head, mlp
+from firelane.models.blocks.indexer import Indexer
 from firelane.models.blocks.latent import LatentShape, latent
-from firelane.models.blocks.rope import Rope
+from firelane.models.blocks.rope import Rope, widened
 from firelane.models.blocks.rotary_layout import RotaryLayout
 from firelane.program.ops import Attention, Rotary, Temperature
 from firelane.program.program import Program
@@ -21,7 +22,8 @@ MANY = LatentShape(heads=37, rank=48, query_rank=0, nope=18, rope=16, value=20)
 
 @dataclass(frozen=True, kw_only=True)
 class LatentSpec:
-    """`spans` has one entry a layer. options: fields of each Attention."""
+    """`spans` has one entry a layer. topk: positions that a token reads, chosen by an indexer in every other
+    layer; 0: all of the span."""
 
     shape: LatentShape = AWKWARD
     dtype: DType = DType.BF16
@@ -30,6 +32,7 @@ class LatentSpec:
     temperature: Temperature | None = None
     softcap: float = 0.0
     sinks: bool = False
+    topk: int = 0
     max_model_len: int = 512
 
 
@@ -39,12 +42,21 @@ def latent_program(spec: LatentSpec) -> Program:
     x = embed(decoder)
     for layer in decoder.layers(len(spec.spans)):
         rope = interleaved(spec.shape.rope) if spec.turned else None
-        x = latent(layer, x, spec.shape, rope, temperature=spec.temperature)
+        x = latent(layer, x, spec.shape, rope, temperature=spec.temperature, indexer=_indexer(spec))
         x = mlp(layer, x, 200)
     program = decoder.program(head(decoder, x))
     left = iter(spec.spans)
     ops = tuple(_changed(op, next(left), spec) if isinstance(op, Attention) else op for op in program.ops)
     return replace(program, ops=ops)
+
+
+def _indexer(spec: LatentSpec) -> Indexer | None:
+    """Nine heads, of which a part turns."""
+    if not spec.topk:
+        return None
+    full = [number % 2 == 0 for number in range(len(spec.spans))]
+    rope = widened(interleaved(spec.shape.rope), 48, interleaved=False)
+    return Indexer(heads=9, head_dim=48, topk=spec.topk, full=full, rope=rope)
 
 
 def interleaved(width: int) -> Rope:

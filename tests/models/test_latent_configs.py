@@ -10,7 +10,7 @@ import pytest
 from firelane.contract import CAUSAL
 from firelane.errors import UnsupportedModelError
 from firelane.models.registry import load_program
-from firelane.program.ops import Attention, HeadLinear, LatentCache, Linear, Route
+from firelane.program.ops import Attention, HeadLinear, IndexTopK, LatentCache, Linear, Route
 from firelane.program.program import Program
 from tests.models.families import FAMILIES
 from tests.models.toy_config import Config
@@ -38,6 +38,25 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
     ),
     "layers of no kind": ("glm4_moe_lite", {"mlp_layer_types": ["sparse"] * 2}, "mlp_layer_types.*3 entries"),
     "an indexer": ("deepseek_v3", {"index_topk": 2048}, "index_topk = 2048: only 0 is supported"),
+    "an indexer of the stream": ("deepseek_v32", {"q_lora_rank": None}, "q_lora_rank.*latents of queries"),
+    "narrow index heads": (
+        "deepseek_v32",
+        {"index_head_dim": 8},
+        "index_head_dim = 8: .*qk_rope_head_dim = 16",
+    ),
+    "index heads of another way": (
+        "deepseek_v32",
+        {"indexer_rope_interleave": True},
+        "indexer_rope_interleave = True: only false",
+    ),
+    "nothing to share": ("glm_moe_dsa", {"indexer_types": ["shared"] * 4}, "indexer_types.*the first full"),
+    "indexers of no kind": (
+        "glm_moe_dsa",
+        {"indexer_types": ["full", "half"] * 2},
+        "4 entries, full or shared",
+    ),
+    "too few indexers": ("glm_moe_dsa", {"indexer_types": ["full"]}, "4 entries, full or shared"),
+    "two counts of experts": ("glm_moe_dsa", {"num_experts": 7}, "num_experts = 7: only 6"),
 }
 
 
@@ -132,3 +151,21 @@ def test_released_kimi_and_deepseek_configs() -> None:
     first = of(HeadLinear, program)[0]
     assert first.weight.shape == (128, 512, 128)
     assert (first.x.width, first.out.width) == (128 * 192, 128 * 576)
+
+
+@pytest.mark.parametrize(
+    ("changes", "full"),
+    [
+        ({}, [0, 2]),
+        ({"indexer_types": None}, [0, 1, 2, 3]),
+        ({"indexer_types": None, "index_topk_pattern": "FFSF"}, [0, 1, 3]),
+        ({"indexer_types": None, "index_topk_freq": 2, "index_skip_topk_offset": 1}, [0, 2]),
+    ],
+    ids=str,
+)
+def test_layers_without_an_indexer_read_what_one_before_has_chosen(changes: Config, full: list[int]) -> None:
+    program = load_program(FAMILIES["glm_moe_dsa"]() | changes)
+    made = [op.out.name for op in of(IndexTopK, program)]
+    assert made == [f"layers.{n}.indices" for n in full]
+    read = [op.indices.name for op in of(Attention, program)]
+    assert read == [f"layers.{max(n for n in full if n <= layer)}.indices" for layer in range(4)]

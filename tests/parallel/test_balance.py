@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firelane.errors import UsageError
 from firelane.models.registry import load_program
 from firelane.parallel.balance import cut, live_values, units
-from firelane.program.ops import Attention, LatentCache, RopeAndCache
+from firelane.program.ops import Attention, IndexCache, IndexTopK, LatentCache, RopeAndCache
 from tests.models.families import FAMILIES
 
 COSTS = st.lists(st.integers(0, 50).map(float), min_size=1, max_size=8)
@@ -56,12 +56,14 @@ def test_units_tear_no_layer_apart(family: str) -> None:
     program = load_program(FAMILIES[family]())
     runs = units(program)
     assert [i for run in runs for i in run] == [*range(len(program.ops))]
-    shared = len(program.cache_layers) < sum(isinstance(op, Attention) for op in program.ops)
+    attending = [op for op in program.ops if isinstance(op, Attention)]
+    chosen = [op.indices for op in attending if op.indices is not None]
+    shared = len(program.cache_layers) < len(attending) or len(set(chosen)) < len(chosen)
     assert shared or len(runs) > len(program.cache_layers), "each layer can be a stage"
     live = live_values(program)
     widths = {sum(v.width for v in live[run.start]) for run in runs[1:]}
     assert len(widths) <= 1
     for run in runs:
         ops = [program.ops[i] for i in run]
-        writes = {op.layer for op in ops if isinstance(op, LatentCache | RopeAndCache)}
-        assert {op.layer for op in ops if isinstance(op, Attention)} <= writes
+        writes = {op.layer for op in ops if isinstance(op, LatentCache | RopeAndCache | IndexCache)}
+        assert {op.layer for op in ops if isinstance(op, Attention | IndexTopK)} <= writes

@@ -1,5 +1,5 @@
-"""Block of the indexer of sparse attention (DeepSeek V3.2, 2025): it chooses the positions that latent attention
-reads. A layer without one reads those that the last layer with one has chosen (GLM-5.2, 2026).
+"""Block of the indexer of sparse attention (DeepSeek V3.2, 2025): it chooses the positions that latent
+attention reads. A layer without one reads those that the last layer with one has chosen (GLM-5.2, 2026).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Indexer:
-    """Sizes of the indexers of a model. topk: positions that a token reads; full: of each layer, whether it has
-    one of its own; rope: of heads so wide, of which a part turns."""
+    """Sizes of the indexers of a model. topk: positions that a token reads; full: of each layer, whether it
+    has one of its own; rope: of heads so wide, of which a part turns."""
 
     heads: int
     head_dim: int
@@ -35,8 +35,8 @@ class Indexer:
         return HeadShape(heads=self.heads, kv_heads=1, head_dim=self.head_dim, shared=True)
 
     def indices(self, layer: Layer, normed: Value, latent: Value) -> Value:
-        """The positions that `layer` reads: I32 [tokens, topk]. normed: its normalised input; latent: what its
-        queries are made from."""
+        """The positions that `layer` reads: I32 [tokens, topk]. normed: its normalised input; latent: what
+        its queries are made from."""
         source = max(n for n in range(layer.number + 1) if self.full[n])
         out = Layer(layer.decoder, source, layer.prefix).value("indices", self.topk, DType.I32)
         return out if source != layer.number else self._choose(layer, normed, latent, out)
@@ -45,7 +45,9 @@ class Indexer:
         number = len(self.full) + layer.number  # cache layers of attention are numbered as layers are
         turned = layer.decoder.add(
             IndexCache(
-                q=self._product(layer, latent, "index_queries", self._rows("wq_b", layer, latent, self.heads)),
+                q=self._product(
+                    layer, latent, "index_queries", self._rows("wq_b", layer, latent, self.heads)
+                ),
                 key=self._product(layer, normed, "index_key", self._rows("wk", layer, normed, 1)),
                 layer=number,
                 norm=self._vector(layer, "weight"),

@@ -20,8 +20,8 @@ def read_latent(
     value: int = 128,
     sparse: bool = False,
 ) -> LatentShape:
-    """Sizes of latent attention, with a family's own where the config does not say. sparse: whether the family
-    has an indexer: see read_indexer(). Raises UnsupportedModelError."""
+    """Sizes of latent attention, with a family's own where the config does not say. sparse: whether the
+    family has an indexer: see read_indexer(). Raises UnsupportedModelError."""
     config.ignore("head_dim", "qk_head_dim")  # of other parts of a head, from version to version
     heads = read_head_count(config)
     kv_heads = config.integer("num_key_value_heads", heads)

@@ -1,5 +1,5 @@
-"""The indexer of sparse attention (DeepSeek V3.2, 2025): small heads that choose the positions which attention
-then reads.
+"""The indexer of sparse attention (DeepSeek V3.2, 2025): small heads that choose the positions which
+attention then reads.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class IndexTopK(Op):
     chosen. A score is the sum over heads of weight * max(0, q · key), in float32, in the order of the heads.
     What is behind the positions of a row means nothing.
 
-    q: the queries of `shape`, which has one key head, in the dtype of the cache; head_weights: F32 [T, heads];
-    out: I32 [T, k].
+    q: the queries of `shape`, which has one key head, in the dtype of the cache; head_weights: F32
+    [T, heads]; out: I32 [T, k].
     """
 
     q: Value

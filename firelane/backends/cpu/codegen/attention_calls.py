@@ -8,7 +8,15 @@ from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.codegen.operands import at, at_or_null, flag, number, tag, truth, vector
 from firelane.contract import Bidirectional, Causal, Chunk, Span, Window
 from firelane.program.cache_codes import CacheCode
-from firelane.program.ops import Attention, IndexCache, IndexTopK, LatentCache, RopeAndCache, Rotary, Temperature
+from firelane.program.ops import (
+    Attention,
+    IndexCache,
+    IndexTopK,
+    LatentCache,
+    RopeAndCache,
+    Rotary,
+    Temperature,
+)
 
 CODES = {CacheCode.INT8: "Int8", CacheCode.FP8: "Fp8"}
 """The C++ type of each code of the cache."""
@@ -171,4 +179,5 @@ def index_top_k(op: IndexTopK, layout: Layout) -> str:
     keys, _, group = _cache(op.layer, _cache_type(op.layer, tag(op.q.dtype), layout), layout)
     fields = [at(op.q, layout), at(op.head_weights, layout), keys, group, at(op.out, layout)]
     kernel = f"{index_top_k_type(op, layout)}{{{', '.join(fields)}}}"
-    return f"const auto chosen = {kernel}; chosen.run(c, thread, op); e.sync(op); chosen.choose_shared(c, thread);"
+    run = "chosen.run(c, thread, op); e.sync(op); chosen.choose_shared(c, thread);"
+    return f"const auto chosen = {kernel}; {run}"

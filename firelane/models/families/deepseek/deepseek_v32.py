@@ -1,5 +1,5 @@
-"""DeepSeek V3.2 (DeepSeek-AI, 2025): DeepSeek V3, with an indexer in each layer that chooses the positions which
-latent attention reads."""
+"""DeepSeek V3.2 (DeepSeek-AI, 2025): DeepSeek V3, with an indexer in each layer that chooses the positions
+which latent attention reads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""GLM-5, 5.1, 5.2 and 5.3 (Zhipu AI, 2026): the latent attention and the indexer of DeepSeek V3.2 with the experts of
-GLM-4.5; from 5.2 on most layers read the positions that one before them has chosen."""
+"""GLM-5, 5.1, 5.2 and 5.3 (Zhipu AI, 2026): the latent attention and the indexer of DeepSeek V3.2 with the
+experts of GLM-4.5; from 5.2 on most layers read the positions that one before them has chosen."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def program(config: ConfigReader) -> Program:
     full = _read_full_layers(config, layers)
     indexer = read_indexer(config, shape, rope, full, heads=32, interleaved=True)
     experts, sparse = read_deepseek_experts(config, 256, 8), read_mlp_layer_types(config, layers, dense=3)
+    config.only("num_experts", experts.count)  # the same by another name
     width = config.integer("intermediate_size")
     x = embed(decoder)
     for layer, is_sparse in zip(decoder.layers(layers), sparse, strict=True):
@@ -35,8 +36,8 @@ def program(config: ConfigReader) -> Program:
 
 
 def _read_full_layers(config: ConfigReader, layers: int) -> list[bool]:
-    """Whether each layer has an indexer of its own: by indexer_types, by the letters of index_topk_pattern, or
-    every index_topk_freq-th behind the first ones."""
+    """Whether each layer has an indexer of its own: by indexer_types, by the letters of index_topk_pattern,
+    or every index_topk_freq-th behind the first ones."""
     config.ignore("layer_types")  # one name for all layers
     key, pattern = "indexer_types", config.string("index_topk_pattern", "")
     freq, offset = config.integer("index_topk_freq", 1), config.count("index_skip_topk_offset", 2)
