@@ -143,9 +143,8 @@ def deepseek_v32() -> Config:
         "architectures": ["DeepseekV32ForCausalLM"],
         "model_type": "deepseek_v32",
         "num_hidden_layers": 2,
-        "routed_scaling_factor": 1.0,
         "index_topk": INDEX_TOPK,
-        "index_head_dim": 32,
+        "index_head_dim": 64,
         "index_n_heads": INDEX_HEADS,
     }
 
