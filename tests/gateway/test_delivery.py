@@ -158,7 +158,7 @@ def test_ids_without_their_tokens_are_no_frame():
 def heard_together(frames):
     """Frames in one read of a connection: which are said to have the next one behind them."""
     heard = []
-    connection = Connection(lambda _, *, more: heard.append(more), lambda *_: None)
+    connection = Connection(lambda _, more: heard.append(more), lambda *_: None)
     connection.data_received(b"".join(map(encode, frames)))
     return heard
 
