@@ -78,9 +78,12 @@ def _copy(directory: Path, name: str, target: Path) -> None:
     except OSError as error:
         raise RequestError(_missing(directory, name, error), param="lora_path") from error
     with source, target.open("xb") as file:
-        if os.fstat(source.fileno()).st_size > MOST_BYTES:
+        nbytes = os.fstat(source.fileno()).st_size
+        if nbytes > MOST_BYTES:
             raise RequestError(f"{directory / name} is larger than an adapter may be", param="lora_path")
-        shutil.copyfileobj(source, file, 1 << 20)
+        at = 0
+        while at < nbytes and (sent := os.sendfile(file.fileno(), source.fileno(), at, nbytes - at)):
+            at += sent
 
 
 def _missing(directory: Path, name: str, error: OSError) -> str:

@@ -14,7 +14,7 @@ from firelane.contract import AdapterLimits, AdapterTensors, LowRank, check_adap
 from firelane.native.pages import give_back
 from firelane.program.ops import LowRankPart
 
-U32 = NDArray[np.uint32]
+U32, I64 = NDArray[np.uint32], NDArray[np.int64]
 HEAD_DTYPE = np.dtype([("rank", np.int32), ("scale", np.float32)])
 
 
@@ -28,15 +28,15 @@ class CpuAdapters:
         self.heads = np.zeros((limits.max_adapters + 1, max(1, layout.parts)), HEAD_DTYPE)
         self.tiles = layout.tiles
         self._place_bytes = layout.place_bytes
+        self._tiles: dict[int, tuple[slice | I64, I64 | None]] = {}
         self.factors = zeroed(limits.max_adapters * layout.place_bytes)
-
-    @property
-    def modules(self) -> Mapping[str, tuple[int, int]]:
-        return {p.module: p.shape for place in self._layout.places.values() for p in place.adapted.parts}
+        parts = [part for place in layout.places.values() for part in place.adapted.parts]
+        self.modules: Mapping[str, tuple[int, int]] = {part.module: part.shape for part in parts}
 
     def put(self, place: int, tensors: AdapterTensors) -> None:
+        """Factors of what was there stay where nothing takes their place: no head names them."""
         check_adapter(self, place, tensors)
-        self.clear(place)
+        self.heads[place] = np.zeros((), HEAD_DTYPE)
         for weight in self._layout.places.values():
             self._put_weight(place, weight, tensors)
 
@@ -59,26 +59,53 @@ class CpuAdapters:
                 continue
             packed = first_factor(factors, weight)
             firsts[number, : len(packed)] = packed
-            mine = weight.parts == number
-            packed = second_factor(factors, part, weight)[weight.blocks[mine]]
-            seconds[mine, : packed.shape[1]] = packed
+            tiles, rows = self._tiles_of(weight, number, part)
+            packed = second_factor(factors, rows)
+            seconds[tiles, : packed.shape[1]] = packed
             self.heads[place, weight.head + number] = (factors.rank, factors.scale)
+
+    def _tiles_of(
+        self, weight: AdaptedPlace, number: int, part: LowRankPart
+    ) -> tuple[slice | I64, I64 | None]:
+        """The tiles of a part, and the module's row of each output there, -1 for none; None: they are the
+        module's rows, in their order. Made once: loads are waited for."""
+        key = weight.head + number
+        if key not in self._tiles:
+            rows = np.full(weight.num_blocks * LANES, -1)
+            rows[: weight.adapted.n] = part.rows(weight.adapted.n)
+            tiles = np.flatnonzero(weight.parts == number)
+            rows = rows.reshape(-1, LANES)[weight.blocks[tiles]].ravel()
+            run = slice(int(tiles[0]), int(tiles[-1]) + 1)
+            is_whole = np.array_equal(rows, np.arange(part.shape[0]))
+            is_run = len(tiles) == run.stop - run.start
+            self._tiles[key] = (run if is_run else tiles, None if is_whole else rows)
+        return self._tiles[key]
 
 
 def first_factor(factors: LowRank, weight: AdaptedPlace) -> U32:
     """[vectors of ranks, words of k, LANES]: bf16 pairs, or floats."""
-    vectors = -(-factors.rank // LANES)
-    a = np.zeros((vectors * LANES, weight.adapted.k), np.uint32)
-    a[: factors.rank] = factors.a
-    words = a[:, ::2] | a[:, 1::2] << 16 if weight.per_word == 2 else a << 16
-    return words.astype(np.uint32).reshape(vectors, LANES, -1).transpose(0, 2, 1)
+    vectors, k = -(-factors.rank // LANES), weight.adapted.k
+    a = factors.a
+    if factors.rank % LANES:
+        a = np.zeros((vectors * LANES, k), np.uint16)
+        a[: factors.rank] = factors.a
+    words = _pairs(a) if weight.per_word == 2 else a.astype(np.uint32) << 16
+    return words.reshape(vectors, LANES, -1).transpose(0, 2, 1)
 
 
-def second_factor(factors: LowRank, part: LowRankPart, weight: AdaptedPlace) -> U32:
-    """[blocks, pairs of ranks, LANES]: bf16 pairs; zeros for rows of other modules."""
-    rows = np.full(weight.num_blocks * LANES, -1)
-    rows[: weight.adapted.n] = part.rows(weight.adapted.n)
-    b = np.zeros((len(rows), factors.rank + factors.rank % 2), np.uint32)
-    b[rows >= 0, : factors.rank] = factors.b[rows[rows >= 0]]
-    words = b[:, ::2] | b[:, 1::2] << 16
-    return words.astype(np.uint32).reshape(weight.num_blocks, LANES, -1).transpose(0, 2, 1)
+def second_factor(factors: LowRank, rows: I64 | None) -> U32:
+    """[tiles, pairs of ranks, LANES]: bf16 pairs; zeros for rows of other modules. rows: as CpuAdapters makes
+    them."""
+    b = factors.b
+    if factors.rank % 2:
+        b = np.zeros((len(factors.b), factors.rank + 1), np.uint16)
+        b[:, :-1] = factors.b
+    words = _pairs(b)
+    if rows is not None:
+        words = np.where(rows[:, None] >= 0, words[rows], np.uint32(0))
+    return words.reshape(-1, LANES, words.shape[1]).transpose(0, 2, 1)
+
+
+def _pairs(values: NDArray[np.uint16]) -> U32:
+    """[rows, columns / 2]: the first of two numbers in the lower half of a word."""
+    return np.ascontiguousarray(values).astype("<u2", copy=False).view("<u4")
