@@ -1,6 +1,6 @@
 """Tokens of a drafting engine against those of plain decoding, over random schedules.
 
-    python benchmarks/speculation_exact.py [MODEL] [--tokens 1000000] [--seed 1]
+    python benchmarks/speculation_exact.py [MODEL] [--tokens 1000000] [--seed 1] [--minutes 60]
 
 Requests are greedy and sampled, with penalties, stop tokens, log-probabilities, JSON schemas and regular
 expressions; prompts repeat themselves and each other. The drafting engine has few pages, so that sequences
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,8 +150,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--speculative", default="ngram", help="draft=SMALL, eagle3=HEAD, mtp")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="of each engine; 0: as many as there are cores"
+    )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="ends with fewer tokens after these")
     asked = parser.parse_args(arguments)
-    sizes = {"max_model_len": 1024, "kv_cache_bytes": 1 << 28}
+    ends_s = time.monotonic() + 60 * asked.minutes
+    sizes = {"max_model_len": 1024, "kv_cache_bytes": 1 << 28} | (
+        {"threads": asked.threads} if asked.threads else {}
+    )
     reference = Engine(asked.model, sizes)
     pages = len(reference.executor.limits.spans) * PAGES
     engine = Engine(asked.model, sizes | {"num_blocks": pages}, asked.speculative)
@@ -159,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     times.has_seen = lambda _: True
     requests, draw = Requests(engine, asked.seed), random.Random(asked.seed)
     tokens = wrong = losses = 0
-    while tokens < asked.tokens:
+    while tokens < asked.tokens and time.monotonic() < ends_s:
         batch = requests.batch()
         expected = plain(reference, batch)
         got, lost = drafted(engine, batch, draw)

@@ -102,7 +102,7 @@ def resolve_limits(
     """Limits with a KV cache of the bytes that the configuration asks for, else of `default_kv_bytes`, else
     of all of `free_bytes`: memory beside the weights and the buffers of a step. Recurrent states and their
     snapshots come out of these bytes first; fewer sequences run at a time where their states would take more
-    than LIVE_STATES_SHARE.
+    than LIVE_STATES_SHARE. No spare state shortens the longest sequence: there are none rather than that.
 
     Raises OutOfMemoryError where not even one sequence fits, or more is asked for than there is. Without a
     length in the configuration, max_model_len is lowered to what fits.
@@ -112,10 +112,10 @@ def resolve_limits(
     page_bytes = _page_token_bytes(model, config) * limits.block_size
     if model.state_bytes:
         limits = _with_states(limits, config, budget)
-    state_bytes = limits.num_states * limits.state_bytes
-    pages, longest = max(0, budget - state_bytes) // page_bytes, limits.max_model_len
-    chunk, block_size = limits.max_num_batched_tokens, limits.block_size
-    fitting = longest_sequence(model.spans, pages, chunk, block_size, at_most=longest)
+    if limits.num_spares and _fitting(limits, budget, page_bytes) < limits.max_model_len:
+        limits = replace(limits, num_spares=0)
+    state_bytes, longest = limits.num_states * limits.state_bytes, limits.max_model_len
+    pages, fitting = max(0, budget - state_bytes) // page_bytes, _fitting(limits, budget, page_bytes)
     if config.max_model_len is None:
         longest = fitting
     if not 0 < longest <= fitting:
@@ -135,6 +135,13 @@ def resolve_limits(
             "weights and the buffers of a step; lower it, or leave it out"
         )
     return limits
+
+
+def _fitting(limits: StepLimits, budget: int, page_bytes: int) -> int:
+    """Tokens of the longest sequence that has pages beside all states, limits.max_model_len at most."""
+    pages = max(0, budget - limits.num_states * limits.state_bytes) // page_bytes
+    chunk, most = limits.max_num_batched_tokens, limits.max_model_len
+    return longest_sequence(limits.spans, pages, chunk, limits.block_size, at_most=most)
 
 
 def _page_token_bytes(model: ModelSizes, config: ExecutorConfig) -> int:

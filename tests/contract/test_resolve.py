@@ -148,6 +148,19 @@ def test_spare_states_take_an_eighth_at_most() -> None:
     assert limits(GIB, spare_states=8).num_spares == 0
 
 
+def test_spare_states_leave_the_longest_sequence_its_pages() -> None:
+    """Where they would shorten it there are none, whether or not its length was configured."""
+    pages = smallest_limits(HYBRID, config(), DEFAULTS).num_blocks
+    states = {"max_num_seqs": 1, "state_snapshots": 0, "spare_states": 1}
+    least = pages * PAGE_BYTES + STATE
+    assert least > 8 * STATE
+    for length in ({}, {"max_model_len": HYBRID.max_model_len}):
+        found = hybrid(least + STATE - 1, **states, **length)
+        assert (found.num_spares, found.max_model_len) == (0, HYBRID.max_model_len)
+        found = hybrid(least + STATE, **states, **length)
+        assert (found.num_spares, found.max_model_len) == (1, HYBRID.max_model_len)
+
+
 def test_snapshots_are_no_more_than_are_of_use() -> None:
     assert hybrid(GIB).num_snapshots == 4 * 16
     assert hybrid(GIB, state_snapshots=200).num_snapshots == 200

@@ -1,5 +1,5 @@
 """The CPU backend under the whole engine: tokens and log-probabilities are the same bits alone, in company,
-in any chunks, after preemption and from the prefix cache."""
+in any chunks, after preemption, from the prefix cache, and with drafts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 from firelane.contract.limits import sequence_pages
 from firelane.engine.core import EngineCore
 from firelane.engine.process.load import load_executor
+from firelane.engine.speculation.choice import MOST_DRAFTING
 from firelane.engine_config import EngineConfig
 from firelane.kv import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit, TokenLogprobs
 from tests.engine.driver import Driver
 from tests.engine.handed_over import handed_over
+from tests.engine.oracle import Recall
+from tests.free_steps import make_steps_free
 from tests.models.families import make_checkpoint
 from tests.models.toy_config import VOCAB_SIZE
 
@@ -38,6 +41,7 @@ class Recorder:
     open: set[int] = field(default_factory=set)
     preemptions: int = 0
     cached: int = 0
+    accepted: int = 0
     most_running: int = 0
 
     def receive(self, wait_s: float | None) -> list[Submit]:  # noqa: ARG002
@@ -50,13 +54,16 @@ class Recorder:
             self.heard.setdefault(entry.id, []).append(record(entry))
         self.open -= {finished.id for finished in frame.finished}
         self.preemptions = frame.stats.preemptions
+        self.accepted = frame.stats.spec_accepted_tokens
         self.cached = frame.stats.prefix_hits
         self.most_running = max(self.most_running, len(frame.ids))
 
 
-def run(executor, arrivals: dict[int, list[NewRequest]]) -> Recorder:
+def run(executor, arrivals: dict[int, list[NewRequest]], proposer: Recall | None = None) -> Recorder:
     channel = Recorder(dict(arrivals), open={r.id for batch in arrivals.values() for r in batch})
-    core = EngineCore(executor, channel, snapshots=SnapshotRule(interval=BLOCK_SIZE, at_least=1))
+    rule = SnapshotRule(interval=BLOCK_SIZE, at_least=1)
+    core = EngineCore(executor, channel, snapshots=rule, proposer=proposer)
+    make_steps_free(core.drafter)
     while channel.open or not core.is_idle:
         core.step()
         core.check_integrity()
@@ -82,6 +89,16 @@ def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]
         )
         requests.append(NewRequest(id=i, prompt=prompt.tobytes(), sampling=sampling))
     return requests
+
+
+def known_answers(requests: list[NewRequest], heard: dict[int, list[tuple]]) -> Recall:
+    """Drafts of these answers, with wrong tokens among them."""
+    answers = {}
+    for request in requests:
+        start = len(request.prompt) // 4
+        told = {position: token for position, token, *_ in heard[request.id] if position >= start}
+        answers[request.prompt] = [told[position] for position in sorted(told)]
+    return Recall(answers)
 
 
 KINDS = [
@@ -129,11 +146,12 @@ def load(request, tmp_path_factory, kernel_cache):
 @pytest.mark.parametrize(
     ("slots", "budget", "pool_sequences"), [(8, 24, 1.5), (3, 64, 1.2), (8, 200, 40.0), (32, 256, 40.0)]
 )
-def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
+@pytest.mark.parametrize("drafts", [False, True], ids=["plain", "drafts"])
+def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences, drafts):
     reference = load(1, 128, 1 << 22)
     block_bytes = reference.kv_bytes // reference.limits.num_blocks
     pages = sequence_pages(reference.limits.spans, MAX_MODEL_LEN, budget, BLOCK_SIZE)
-    states = (slots + SNAPSHOTS) * reference.limits.state_bytes
+    states = (slots + SNAPSHOTS + min(slots, MOST_DRAFTING)) * reference.limits.state_bytes
     executor = load(slots, budget, int(block_bytes * pages * pool_sequences) + states)
     assert executor.limits.max_num_seqs == slots
     random = np.random.default_rng(slots * budget)
@@ -145,8 +163,10 @@ def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
         arrivals: dict[int, list[NewRequest]] = {}
         for request in requests:
             arrivals.setdefault(int(random.integers(0, 12)), []).append(request)
-        together = run(executor, arrivals)
+        known = known_answers(requests, alone) if drafts else None
+        together = run(executor, arrivals, known)
         assert together.heard == alone
+        assert (together.accepted > 0) == drafts
         seen_preemptions += together.preemptions
         seen_hits += together.cached
         most_running = max(most_running, together.most_running)
@@ -154,7 +174,7 @@ def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
     if pool_sequences > 3:
         assert most_running == slots  # tokens of one step: the whole batch was in it
     else:
-        assert seen_preemptions > 0
+        assert drafts or seen_preemptions > 0
 
 
 def test_the_same_bits_from_a_prefill_and_a_decode_engine(load):

@@ -22,7 +22,7 @@ machine, and each has a spare state."""
 
 def spare_states(config: EngineConfig) -> int:
     """Spare states that an engine wants for its drafts, if its model keeps recurrent state."""
-    return 0 if config.speculative in ("auto", "off") else MOST_DRAFTING
+    return 0 if _kind(config) == "off" else MOST_DRAFTING
 
 
 class SecondModel(NamedTuple):
@@ -60,13 +60,16 @@ class SecondModel(NamedTuple):
 def make_proposer(
     config: EngineConfig, executor: Executor, second: SecondModel | None = None
 ) -> Proposer | None:
-    """The proposer of an engine; None where nothing is drafted. "auto" drafts where that was measured to cost
-    nothing when drafts fail: on CPUs, for models without recurrent state. second: what drafts, where
-    the configuration names it."""
+    """The proposer of an engine; None where nothing is drafted. second: what drafts, where the configuration
+    names it."""
     if second is not None:
         return NgramFirst(NgramProposer(), second.proposer(executor))
-    kind = config.speculative
-    if kind == "auto":
-        is_cheap = resolve(config.backend) == "cpu" and not executor.limits.state_bytes
-        kind = "ngram" if is_cheap else "off"
-    return NgramProposer() if kind == "ngram" else None
+    return NgramProposer() if _kind(config) == "ngram" else None
+
+
+def _kind(config: EngineConfig) -> str:
+    """What the configuration asks for. "auto" drafts where that was measured to cost nothing when drafts
+    fail: on CPUs."""
+    if config.speculative != "auto":
+        return config.speculative
+    return "ngram" if resolve(config.backend) == "cpu" else "off"
