@@ -20,7 +20,7 @@ from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, with_spans
 from tests.models.dense import dense_program
 from tests.models.experts import EXPERT_SPECS, experts_program
-from tests.models.latents import LATENT_SPECS, latent_program
+from tests.models.latents import CHOSEN_SPECS, LATENT_SPECS, latent_program
 from tests.models.recurrent import RECURRENT_SPECS, recurrent_program
 
 SEQUENCES = 9
@@ -30,11 +30,12 @@ SPECS = {
     "bf16": small_spec(),
     "bf16-window-norms": small_spec(windows=(24, 0), qk_norm=True, qkv_bias=True),
     "bf16-mha": small_spec(
-        heads=HeadShape(heads=2, kv_heads=2, head_dim=32), mlp_bias=True, output_bias=True
+        heads=HeadShape(heads=2, kv_heads=2, head_dim=32, value_dim=48), mlp_bias=True, output_bias=True
     ),
     "f32": small_spec(dtype=DType.F32, windows=(0, 40)),
     "bf16-int8": small_spec(heads=HeadShape(heads=6, kv_heads=2, head_dim=48, code=CacheCode.INT8)),
     "bf16-latent-fp8": with_cache_code(latent_program(LATENT_SPECS["bf16-latent"]), CacheCode.FP8),
+    "bf16-latent-chosen": latent_program(CHOSEN_SPECS["bf16-latent-chosen"]),
     "bf16-chunks": with_spans(dense_program(small_spec()), (ChunkSpan(40), CAUSAL)),
     "bf16-experts": experts_program(EXPERT_SPECS["bf16-experts"]),
     "bf16-recurrent": recurrent_program(RECURRENT_SPECS["bf16-recurrent"]),

@@ -165,7 +165,10 @@ def test_up_to_the_budget_the_bits_are_those_without_an_indexer(kernel_cache, dt
 @pytest.mark.parametrize(
     ("heads", "why"),
     [
-        (HeadShape(heads=2, kv_heads=1, head_dim=64, value_dim=48), "values as wide as keys"),
+        (
+            HeadShape(heads=2, kv_heads=1, head_dim=64, value_dim=48, code=CacheCode.INT8),
+            "cache of int8 .* values as wide as keys",
+        ),
         (HeadShape(heads=2, kv_heads=1, head_dim=64, value_dim=40, shared=True), "value_dim 40: .* 16"),
         (HeadShape(heads=2, kv_heads=2, head_dim=64, value_dim=48, shared=True), "need one"),
     ],

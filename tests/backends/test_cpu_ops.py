@@ -46,7 +46,7 @@ from tests.backends.cpu_harness import (
 from tests.models.dense import DenseSpec, dense_program
 from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, experts_program
 from tests.models.joined import joined
-from tests.models.latents import LATENT_SPECS, LATENT_SPECS_HERE, latent_program
+from tests.models.latents import CHOSEN_SPECS, LATENT_SPECS, LATENT_SPECS_HERE, latent_program
 from tests.models.options import OPTIONS
 from tests.models.recurrent import RECURRENT_SPECS, RECURRENT_SPECS_HERE, recurrent_program
 
@@ -60,7 +60,7 @@ SPECS: dict[str, Spec] = {
     "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
     **{name: experts_program(spec) for name, spec in EXPERT_SPECS.items()},
     **{name: recurrent_program(spec) for name, spec in RECURRENT_SPECS.items()},
-    **{name: latent_program(spec) for name, spec in LATENT_SPECS.items()},
+    **{name: latent_program(spec) for name, spec in (LATENT_SPECS | CHOSEN_SPECS).items()},
     "bf16-int8": small_spec(heads=replace(WIDE, code=CacheCode.INT8), windows=(0, 20)),
     "bf16-latent-fp8": with_cache_code(latent_program(LATENT_SPECS["bf16-latent"]), CacheCode.FP8),
 }
@@ -98,6 +98,8 @@ SPECS_HERE: dict[int, dict[str, Spec]] = {
         ),
     },
     128: {
+        "bf16-narrow-values": small_spec(heads=replace(GROUPS, value_dim=32), windows=(0, 20)),
+        "f32-wide-values": small_spec(heads=replace(WIDE, value_dim=112), dtype=DType.F32),
         "bf16-head-16": small_spec(heads=HeadShape(heads=4, kv_heads=4, head_dim=16)),
         "bf16-head-64": small_spec(heads=HeadShape(heads=3, kv_heads=1, head_dim=64), windows=(0, 20)),
         "bf16-fp8": small_spec(heads=replace(GROUPS, code=CacheCode.FP8), windows=(0, 20)),

@@ -107,6 +107,7 @@ KINDS = [
     ("gpt_oss", "bfloat16"),
     ("llama4", "float32"),
     ("deepseek_v3", "bfloat16"),
+    ("glm_moe_dsa", "float32"),
     ("qwen3_next", "bfloat16"),
     ("lfm2", "float32"),
     ("gpt_oss", "bfloat16", "int8"),

@@ -69,6 +69,7 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "deepseek_v32": toy_latent.deepseek_v32,
     "glm_moe_dsa": toy_latent.glm_moe_dsa,
     "gpt_oss": toy_experts.gpt_oss,
+    "mimo_v2_flash": toy_experts.mimo_v2_flash,
     "llama4": toy_experts.llama4,
     "llama4_maverick": toy_experts.llama4_maverick,
     "gemma4_moe": toy_experts.gemma4_moe,

@@ -79,3 +79,8 @@ LATENT_SPECS_HERE = {
     "bf16-latent-many": LatentSpec(shape=MANY, turned=False, softcap=2.5, sinks=True),
     "f32-latent-still": LatentSpec(dtype=DType.F32, turned=False, softcap=2.5, sinks=True),
 }
+CHOSEN_SPECS = {
+    "bf16-latent-chosen": LatentSpec(topk=40),
+    "f32-latent-chosen": LatentSpec(topk=18, dtype=DType.F32, spans=(CAUSAL,)),
+}
+"""With an indexer."""

@@ -57,8 +57,11 @@ def normed_after(dtype: DType) -> Program:
     """Norms after each block alone, of all heads together; sinks; one layer without positions, with a
     temperature; a gate with limits; scaled logits."""
     decoder = _decoder(dtype, logits_scale=0.125)
-    warm = AttentionScores(sinks=True, temperature=Temperature(growth=0.4, period=16, offset=1))
-    turned, still = (in_halves(rotary(HEADS.head_dim)), AttentionScores(sinks=True)), (None, warm)
+    warm = AttentionScores(sinks="self_attn.sinks", temperature=Temperature(growth=0.4, period=16, offset=1))
+    turned, still = (
+        (in_halves(rotary(HEADS.head_dim)), AttentionScores(sinks="self_attn.sinks")),
+        (None, warm),
+    )
     gate = Gate(alpha=1.702, limit=0.7, up_offset=1.0)
     x = embed(decoder)
     for layer, (turn, scores) in zip(decoder.layers(2), (turned, still), strict=True):

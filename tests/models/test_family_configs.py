@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from firelane.contract.span import CAUSAL, Chunk
+from firelane.contract.span import CAUSAL, Chunk, Window
 from firelane.errors import UnsupportedModelError
 from firelane.models.registry import load_program
 from firelane.program.ops import Attention, GatedLinear, Linear, RopeAndCache
@@ -59,6 +59,25 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"num_global_key_value_heads": 3},
         "num_global_key_value_heads = 3.*divide",
     ),
+    "another pattern than the types": (
+        "mimo_v2_flash",
+        {"hybrid_layer_pattern": [0, 0, 1]},
+        "hybrid_layer_pattern.*as in layer_types",
+    ),
+    "wider heads in windows": ("mimo_v2_flash", {"swa_head_dim": 64}, "swa_head_dim = 64: only 48"),
+    "key heads that do not divide": (
+        "mimo_v2_flash",
+        {"swa_num_key_value_heads": 4},
+        "swa_num_key_value_heads = 4.*divide num_attention_heads = 6",
+    ),
+    "sinks everywhere": (
+        "mimo_v2_flash",
+        {"add_full_attention_sink_bias": True},
+        "add_full_attention_sink_bias = True",
+    ),
+    "an expert for all": ("mimo_v2_flash", {"n_shared_experts": 1}, "n_shared_experts = 1: only 0"),
+    "two epsilons": ("mimo_v2_flash", {"rms_norm_eps": 1e-3}, "layernorm_epsilon = 1e-05: rms_norm_eps"),
+    "experts in other layers": ("mimo_v2_flash", {"moe_layer_freq": [0, 1]}, "moe_layer_freq.*3 entries"),
     "no rotations": ("gemma4", {"rope_parameters": None}, "rope_parameters = missing"),
     "positions of other layers": ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers.*2 layers"),
     "positions that are no flags": ("smollm3", {"no_rope_layers": [1, 2]}, "no_rope_layers.*ones and zeros"),
@@ -240,3 +259,20 @@ def test_llama_nemotron_leaves_out_what_layers_do_without() -> None:
 
 def _temperatures(program: Any) -> int:
     return sum(op.temperature is not None for op in program.ops if isinstance(op, RopeAndCache))
+
+
+def test_mimo_as_published_is_mimo_as_transformers_writes_it() -> None:
+    """A rotation for both kinds of layers, and one window size, beside those of each."""
+    toy = FAMILIES["mimo_v2_flash"]()
+    published = {key: value for key, value in toy.items() if key not in ("rope_parameters", "layer_types")}
+    published |= {
+        "rope_theta": 5e5,
+        "swa_rope_theta": 1e4,
+        "partial_rotary_factor": 0.334,
+        "sliding_window": 99,
+    }
+    assert load_program(published) == load_program(toy)
+    attending = [op for op in load_program(toy).ops if isinstance(op, Attention)]
+    assert [op.span for op in attending] == [CAUSAL, Window(WINDOW), Window(WINDOW)]
+    assert [op.sinks is not None for op in attending] == [False, True, True]
+    assert [(op.shape.kv_heads, op.shape.v_dim) for op in attending] == [(1, 32), (2, 32), (2, 32)]

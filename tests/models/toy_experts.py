@@ -170,3 +170,38 @@ def hy3() -> Config:
         "enable_moe_fp32_combine": True,
         "mlp_layer_types": ["dense", "sparse"],
     }
+
+
+def mimo_v2_flash() -> Config:
+    """Layers with a window have two key heads to one of full ones, and sinks; a third of each head turns."""
+    pattern = [0, 1, 1]
+    config = _experts("MiMoV2FlashForCausalLM", "mimo_v2_flash", count="n_routed_experts")
+    ropes = {
+        kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+        for kind, theta in (("full_attention", 5e5), ("sliding_attention", 1e4))
+    }
+    config.pop("rope_theta", None)
+    config.pop("rms_norm_eps")
+    return config | {
+        "num_hidden_layers": len(pattern),
+        "num_attention_heads": 6,
+        "num_key_value_heads": 1,
+        "swa_num_key_value_heads": 2,
+        "head_dim": 48,
+        "v_head_dim": 32,
+        "hybrid_layer_pattern": pattern,
+        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern],
+        "moe_layer_freq": [0, 1, 1],
+        "sliding_window_size": WINDOW - 1,
+        "layernorm_epsilon": 1e-5,
+        "rope_parameters": ropes,
+        "moe_intermediate_size": 44,
+        "routed_scaling_factor": None,
+        "n_shared_experts": None,
+        "attention_value_scale": 0.707,
+        "norm_topk_prob": True,
+        "n_group": 1,
+        "topk_group": 1,
+        "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+    }

@@ -72,8 +72,8 @@ class AttentionScores:
     """None: 1 / sqrt(head_dim)."""
     softcap: float = 0.0
     """0: none."""
-    sinks: bool = False
-    """Whether the checkpoint has one more score for each head."""
+    sinks: str = ""
+    """The tensor of one more score for each head, below the layer; "": there is none."""
     temperature: Temperature | None = None
 
 
@@ -290,7 +290,7 @@ def attend(
     scores: AttentionScores = PLAIN_SCORES,
 ) -> Value:
     """attention(rope(qkv)), the joined results of all heads; keys and values go to the cache."""
-    name, tensor = layer.name("sinks"), layer.tensor("self_attn.sinks")
+    name, tensor = layer.name("sinks"), layer.tensor(scores.sinks)
     sinks = stored_vector(name, tensor, heads.heads) if scores.sinks else None
     at, out = layer.number, layer.value("q", heads.q_width, layer.decoder.dtype)
     rotary = rope.rotary if rope else None

@@ -69,6 +69,13 @@ def read_groups(
 
 def read_deepseek_experts(config: ConfigReader, default: int, default_picks: int) -> Experts:
     """DeepSeek V3's way: scores are sigmoids, and a bias chooses."""
+    return read_beside_shared(config, *read_deepseek_routing(config, default, default_picks))
+
+
+def read_deepseek_routing(
+    config: ConfigReader, default: int, default_picks: int, *, in_float32: bool = False
+) -> tuple[Routing, int, int]:
+    """The same without the experts themselves; and how many there are, of a layer and of a token."""
     config.choice("scoring_func", "sigmoid", among=("sigmoid",))
     config.choice("topk_method", "noaux_tc", among=("noaux_tc",))
     count, picks = read_expert_counts(config, "n_routed_experts", default, default_picks)
@@ -78,8 +85,9 @@ def read_deepseek_experts(config: ConfigReader, default: int, default_picks: int
         scale=config.number("routed_scaling_factor", 1.0),
         groups=read_groups(config, count, picks),
         bias="mlp.gate.e_score_correction_bias",
+        in_float32=in_float32,
     )
-    return read_beside_shared(config, routing, count, picks)
+    return routing, count, picks
 
 
 def read_beside_shared(

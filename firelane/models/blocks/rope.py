@@ -68,10 +68,11 @@ def read_rope(
     )
 
 
-def plain_rope(theta: float, *, head_dim: int) -> Rope:
-    """The whole head turned in halves, nothing stretched."""
-    frequencies = Plain(theta, head_dim).frequencies
-    return Rope(rotary=_rotary(frequencies, head_dim, 1.0), layout=RotaryLayout(head_dim, head_dim))
+def plain_rope(theta: float, *, head_dim: int, rotated: int = 0) -> Rope:
+    """The first columns of a head, 0 for the whole of it, turned in halves, nothing stretched."""
+    rotated = rotated or head_dim
+    frequencies = Plain(theta, rotated).frequencies
+    return Rope(rotary=_rotary(frequencies, head_dim, 1.0), layout=RotaryLayout(head_dim, rotated))
 
 
 def widened(rope: Rope, head_dim: int, *, interleaved: bool) -> Rope:

@@ -15,7 +15,7 @@ from firelane.program.program import Program
 
 ARCHITECTURES = ("GptOssForCausalLM",)
 NAMES = ExpertNames(router="mlp.router", transposed=True, interleaved=True)
-SINKS = AttentionScores(sinks=True)
+SINKS = AttentionScores(sinks="self_attn.sinks")
 
 
 def program(config: ConfigReader) -> Program:

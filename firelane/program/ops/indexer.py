@@ -75,7 +75,7 @@ class IndexTopK(Op):
     """The positions that attention reads: of a token at position p, all of 0 .. p where they are at most k,
     the width of `out`; else the k with the highest score, in ascending order; of equals the lower position is
     chosen. A score is the sum over heads of weight * max(0, q · key), in float32, in the order of the heads.
-    What is behind the positions of a row means nothing.
+    Behind the positions of a row stands -1.
 
     q: the queries of `shape`, which has one key head, in the dtype of the cache; head_weights: F32
     [T, heads]; out: I32 [T, k].
@@ -103,7 +103,7 @@ class IndexTopK(Op):
     def reference(self, step: ReferenceStep) -> None:
         k, weights = self.out.width, step.read(self.head_weights)
         q = step.read(self.q).reshape(len(weights), self.shape.heads, -1)
-        found = np.zeros((len(q), k), np.float32)
+        found = np.full((len(q), k), -1, np.float32)
         for t, (slot, position) in enumerate(zip(step.slots, step.positions, strict=True)):
             seen = int(position) + 1
             picked = np.arange(seen)

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from firelane.backends.cuda import loader
+from firelane.backends.cuda.lowering.supported import check_supported
 from firelane.contract import SAMPLE, SCORE
 from firelane.engine_config import ExecutorConfig
+from firelane.errors import UnsupportedModelError
 from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoints.checkpoint import Checkpoint
@@ -19,7 +21,7 @@ from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
 from tests.backends.executor_contract import Batch
 from tests.models.covering import covering
-from tests.models.families import make_checkpoint
+from tests.models.families import FAMILIES, make_checkpoint
 from tests.models.test_exactness import oracle_logits
 from tests.models.toy_config import VOCAB_SIZE
 
@@ -35,8 +37,26 @@ def _lean():
         yield
 
 
+WITHOUT_KERNELS = {
+    "deepseek_v32": "sparse attention, whose positions an indexer chooses,",
+    "glm_moe_dsa": "sparse attention, whose positions an indexer chooses,",
+    "mimo_v2_flash": "values that are wider or narrower than keys",
+}
+SERVED = [family for family in FAMILIES if family not in WITHOUT_KERNELS]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_without_kernels_are_refused_by_name(family: str) -> None:
+    program = load_program(FAMILIES[family]())
+    if family not in WITHOUT_KERNELS:
+        check_supported(program)
+        return
+    with pytest.raises(UnsupportedModelError, match=f"no CUDA kernels for {WITHOUT_KERNELS[family]} yet"):
+        check_supported(program)
+
+
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*((family, "float32") for family in covering()), ("llama3", "bfloat16")]
+    ("family", "dtype"), [*((family, "float32") for family in covering(SERVED)), ("llama3", "bfloat16")]
 )
 def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
     directory = make_checkpoint(family, dtype, tmp_path / family)

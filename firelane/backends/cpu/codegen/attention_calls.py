@@ -26,7 +26,8 @@ def rope_and_cache(op: RopeAndCache, layout: Layout) -> str:
     kind, s = tag(op.out.dtype), op.shape
     cache = _cache_type(op.layer, kind, layout)
     shape = (
-        f"{kind}, {cache}, {s.heads}, {s.kv_heads if op.keys else 0}, {s.head_dim}, {_page(cache, layout)}, "
+        f"{kind}, {cache}, {s.heads}, {s.kv_heads if op.keys else 0}, {s.head_dim}, {s.v_dim}, "
+        f"{_page(cache, layout)}, "
         f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_head_steps(op)}"
     )
     fields = [
@@ -105,7 +106,7 @@ def attention_type(op: Attention, layout: Layout) -> str:
         widths = f"{s.heads}, {s.head_dim}, {s.v_dim}"
         chosen = f"{op.indices.width}, {layout.stride(op.indices)}" if op.indices else "0, 0"
         return f"LatentAttention<{kind}, {cache}, {widths}, {sizes}, {flags}, {longest}, {chosen}>"
-    return f"Attention<{kind}, {cache}, {s.heads}, {s.kv_heads}, {s.head_dim}, {sizes}, {flags}>"
+    return f"Attention<{kind}, {cache}, {s.heads}, {s.kv_heads}, {s.head_dim}, {s.v_dim}, {sizes}, {flags}>"
 
 
 def attention(op: Attention, layout: Layout) -> str:

@@ -274,9 +274,10 @@ def check_heads(shape: HeadShape) -> None:
     for name, width in (("head_dim", shape.head_dim), ("value_dim", shape.v_dim)):
         if width % LANES:
             raise UnsupportedModelError(f"{name} {width}: the CPU kernels need a multiple of {LANES}")
-    if shape.v_dim != shape.head_dim and not shape.shared:
+    if shape.v_dim != shape.head_dim and shape.code is not None and not shape.shared:
         raise UnsupportedModelError(
-            f"value_dim {shape.v_dim}: the CPU kernels need values as wide as keys, {shape.head_dim}"
+            f"value_dim {shape.v_dim}: in a cache of {shape.code.value} the CPU kernels need values as wide "
+            f"as keys, {shape.head_dim}"
         )
     if shape.shared and shape.kv_heads > 1:
         raise UnsupportedModelError(f"{shape.kv_heads} heads of latents: the CPU kernels need one")

@@ -41,8 +41,8 @@ FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const ACT* x, const typename C::w
   }
 }
 
-// C: how the cache holds keys and values (cache_codes.h).
-template <class T, class C, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN,
+// C: how the cache holds keys and values (cache_codes.h). D, VD: the widths of keys and of values.
+template <class T, class C, int HEADS, int KV_HEADS, int D, int VD, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN,
           bool CAPPED, bool SINKS>
 struct Attention {
   using word = typename C::word;
@@ -53,13 +53,14 @@ struct Attention {
   static constexpr int ROWS = TOKENS * GROUP;
   static constexpr int LDD = D + 32;  // padded row of the query copy
   static constexpr int LDK = kKeys + 16;
-  static_assert(D % 16 == 0 && BS % 16 == 0 && (kKeys % BS == 0 || BS % kKeys == 0));
+  static_assert(D % 16 == 0 && VD % 16 == 0 && (!C::kScaled || VD == D));
+  static_assert(BS % 16 == 0 && (kKeys % BS == 0 || BS % kKeys == 0));
 
   struct Scratch {
     alignas(64) act query[ROWS * LDD];
     alignas(64) act probs[ROWS * LDK];
     alignas(64) float scores[ROWS * kKeys];
-    alignas(64) float out[ROWS * D];
+    alignas(64) float out[ROWS * VD];
     alignas(64) float key_scales[C::kScaled ? kKeys : 1], value_scales[C::kScaled ? kKeys : 1];
     float max[ROWS], sum[ROWS], alpha[ROWS];
   };
@@ -83,8 +84,8 @@ struct Attention {
     return reinterpret_cast<const word*>(base) + position % BS;
   }
   FL_INLINE const word* value_words(const Item& it, int position) const {
-    const auto base = values + cache_block<C, D, BS, PAGE>(it.blocks[position / BS], it.head);
-    return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
+    const auto base = values + cache_block<C, VD, BS, PAGE>(it.blocks[position / BS], it.head);
+    return reinterpret_cast<const word*>(base) + (position % BS / P) * VD;
   }
 
   FL_INLINE void load_tile_scales(const Item& it, Scratch& s, int start, int vectors) const {
@@ -166,7 +167,7 @@ struct Attention {
   FL_INLINE void weigh_columns(const Item& it, Scratch& s, int row, int d, int start, int words) const {
     f32x16 acc[M][V];
     for (int m = 0; m < M; ++m)
-      for (int v = 0; v < V; ++v) acc[m][v] = load(s.out + (row + m) * D + d + v * 16) * s.alpha[row + m];
+      for (int v = 0; v < V; ++v) acc[m][v] = load(s.out + (row + m) * VD + d + v * 16) * s.alpha[row + m];
     constexpr int run = 16 / P;
     for (int k = 0; k < words; k += run) {
       const word* first = value_words(it, start + k * P) + d;
@@ -175,12 +176,12 @@ struct Attention {
       const word* const(&cw)[V] = reinterpret_cast<const word* const(&)[V]>(w);
       const act* x = s.probs + row * LDK + k * P;
       if constexpr (M == GROUP && V == 2)
-        cache_tile<C, M, V, LDK, D>(acc, x, cw, min(run, words - k), keys_at(it, start + kKeys + k * P, d, d + 32));
+        cache_tile<C, M, V, LDK, VD>(acc, x, cw, min(run, words - k), keys_at(it, start + kKeys + k * P, d, d + 32));
       else
-        cache_tile<C, M, V, LDK, D>(acc, x, cw, min(run, words - k));
+        cache_tile<C, M, V, LDK, VD>(acc, x, cw, min(run, words - k));
     }
     for (int m = 0; m < M; ++m)
-      for (int v = 0; v < V; ++v) store(s.out + (row + m) * D + d + v * 16, acc[m][v]);
+      for (int v = 0; v < V; ++v) store(s.out + (row + m) * VD + d + v * 16, acc[m][v]);
   }
 
   template <int M>
@@ -191,8 +192,8 @@ struct Attention {
     else
       for (int m = 0; m < M; ++m) softmax_row<false>(it, s, row + m, start, vectors);
     constexpr int V = tile_width(M);
-    for (int d = 0; d + 16 * V <= D; d += 16 * V) weigh_columns<M, V>(it, s, row, d, start, words);
-    if constexpr (D % (16 * V) != 0) weigh_columns<M, 1>(it, s, row, D - 16, start, words);
+    for (int d = 0; d + 16 * V <= VD; d += 16 * V) weigh_columns<M, V>(it, s, row, d, start, words);
+    if constexpr (VD % (16 * V) != 0) weigh_columns<M, 1>(it, s, row, VD - 16, start, words);
   }
 
   template <int M = kTileRows>
@@ -210,14 +211,14 @@ struct Attention {
       s.max[r] = SINKS ? sinks[it.head * GROUP + r % GROUP] * 1.44269504f : -1e30f;
       s.sum[r] = SINKS ? 1.0f : 0.0f;
     }
-    std::memset(s.out, 0, sizeof(float) * rows * D);
+    std::memset(s.out, 0, sizeof(float) * rows * VD);
   }
 
   FL_INLINE void finish(const Item& it, const Scratch& s, int rows) const {
     for (int r = 0; r < rows; ++r) {
       const float inverse = 1.0f / s.sum[r];
-      act* to = out + std::size_t(it.row + r / GROUP) * LDO + (it.head * GROUP + r % GROUP) * D;
-      for (int d = 0; d < D; d += 16) T::store_act(to + d, load(s.out + r * D + d) * inverse);
+      act* to = out + std::size_t(it.row + r / GROUP) * LDO + (it.head * GROUP + r % GROUP) * VD;
+      for (int d = 0; d < VD; d += 16) T::store_act(to + d, load(s.out + r * VD + d) * inverse);
     }
   }
 

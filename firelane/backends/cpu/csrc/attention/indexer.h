@@ -142,7 +142,7 @@ struct IndexTopK {
 
   FL_INLINE void take_all(int row, int seen) const {
     std::int32_t* to = out + std::size_t(row) * LDO;
-    for (int i = 0; i < seen; ++i) to[i] = i;
+    for (int i = 0; i < K; ++i) to[i] = i < seen ? i : -1;
   }
 
   FL_INLINE std::uint32_t* scores_of(const Context& c, int thread) const {

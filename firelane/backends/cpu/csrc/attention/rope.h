@@ -45,7 +45,8 @@ FL_INLINE void rotate_head(const float* x, const float* table, float* y) {
   }
 }
 
-template <class T, class C, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDX, int LDO, unsigned STEPS>
+// D, VD: the widths of keys and of values.
+template <class T, class C, int HEADS, int KV_HEADS, int D, int VD, int BS, std::size_t PAGE, int LDX, int LDO, unsigned STEPS>
 struct Rope {
   const float* qkv;
   const float *rotary, *temperature;  // by position
@@ -101,19 +102,19 @@ struct Rope {
   }
 
   FL_INLINE void key_or_value(const Context& c, const Row& r, int h) const {
-    alignas(64) float n[D], y[D];
+    alignas(64) float n[D > VD ? D : VD], y[D];
     const int block = c.block_table(group, c.token_slot[r.number])[r.position / BS], at = r.position % BS;
-    const float* x = r.x + (HEADS + h) * D;
+    const float* x = r.x + (HEADS + min(h, KV_HEADS)) * D + max(h - KV_HEADS, 0) * VD;
     if (h < KV_HEADS) {
       x = turned(r, x, r.k_scale, part(k_norm, h), n, y);
       write_key<C, D, BS, PAGE>(keys, block, h, at, x);
       return;
     }
     if constexpr (bool(STEPS & kNormValues)) {
-      scale_head<D, false>(x, inverse_rms<D>(x, eps), nullptr, n);
+      scale_head<VD, false>(x, inverse_rms<VD>(x, eps), nullptr, n);
       x = n;
     }
-    write_value<C, D, BS, PAGE>(values, block, h - KV_HEADS, at, c.token_last[r.number], x);
+    write_value<C, VD, BS, PAGE>(values, block, h - KV_HEADS, at, c.token_last[r.number], x);
   }
 
   FL_KERNEL void run(const Context& c, int thread) const {
