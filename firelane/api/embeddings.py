@@ -46,7 +46,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     normalize: bool | None = None
-    pooling: Literal["last", "mean"] | None = None
+    pooling: Literal["last", "mean", "cls", "max"] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     embed_dtype: NumberFormat | None = None
     endianness: ByteOrder | None = None
@@ -70,27 +70,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     request_id: Any = None
 
     def inputs(self) -> list[str] | list[list[int]]:
-        """One entry per vector. Raises RequestError on an empty list or entry, on a mix of kinds, and on too
-        many.
-        """
-        given: Any = self.input
-        if isinstance(given, str):
-            given = [given]
-        elif given and isinstance(given[0], int):
-            given = [given]
-            if any(type(token) is not int for token in given[0]):
-                raise _mixed()
-        if not given:
-            raise _wrong("is an empty list: give at least one input")
-        if len(given) > MAX_INPUTS:
-            raise _wrong(f"has {len(given)} entries: at most {MAX_INPUTS} are taken")
-        kind: type = type(given[0])
-        for index, item in enumerate(given):
-            if type(item) is not kind:
-                raise _mixed()
-            if not item:
-                raise _wrong(f"has an empty entry, number {index}: give at least one character or token id")
-        return given
+        """One entry per vector. Raises RequestError, as checked_inputs()."""
+        return checked_inputs(self.input)
 
     def check(self) -> None:
         """Raises RequestError on values that type and range let through."""
@@ -128,6 +109,29 @@ class EmbeddingResponse(msgspec.Struct, kw_only=True):
     data: list[EmbeddingItem]
     model: str
     usage: EmbeddingUsage
+
+
+def checked_inputs(input: Any) -> list[str] | list[list[int]]:
+    """One entry per answer, of a field `input`. Raises RequestError on an empty list or entry, on a mix of
+    kinds, and on too many."""
+    given: Any = input
+    if isinstance(given, str):
+        given = [given]
+    elif given and isinstance(given[0], int):
+        given = [given]
+        if any(type(token) is not int for token in given[0]):
+            raise _mixed()
+    if not given:
+        raise _wrong("is an empty list: give at least one input")
+    if len(given) > MAX_INPUTS:
+        raise _wrong(f"has {len(given)} entries: at most {MAX_INPUTS} are taken")
+    kind: type = type(given[0])
+    for index, item in enumerate(given):
+        if type(item) is not kind:
+            raise _mixed()
+        if not item:
+            raise _wrong(f"has an empty entry, number {index}: give at least one character or token id")
+    return given
 
 
 def _wrong(what: str) -> RequestError:

@@ -153,14 +153,21 @@ class LLM:
         model's own kind. Raises RequestError where a prompt cannot be served."""
         import numpy as np
 
-        pooling = pooling or self._files.pooling
-        if pooling is None:
-            raise UsageError("this model pools in a way that Firelane does not have: choose last or mean")
+        pooling = pooling or self._own_pooling()
         choices = [self._pooled(prompt, pooling) for prompt in _listed(prompts)]
         for _ in self._turns(choices):
             pass
         found = [np.frombuffer(self._channel.embeddings.pop(c.request.id), "<f4") for c in choices]
         return [_normalized(vector) for vector in found] if normalize else found
+
+    def _own_pooling(self) -> Pooling:
+        """Encoders pool by themselves, whatever is said here."""
+        own = self._files.embedding.pooling
+        if own in ("last", "mean"):
+            return own
+        if own is None or self._files.template is not None:
+            raise UsageError("this model pools in a way that Firelane does not have: choose last or mean")
+        return "last"
 
     def default_sampling(self, fallback: Fallback = "vllm") -> SamplingParams:
         """Sampling as the model's author advises it (generation_config.json, or the GGUF file), and what that

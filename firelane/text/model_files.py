@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from firelane.errors import TokenizerError
 from firelane.storage import read_regular
+from firelane.text.embedding_files import NO_EMBEDDING_FILES, EmbeddingFiles, embedding_files
 from firelane.text.rendering import named_templates
-from firelane.wire.frames import Pooling
 
 log = logging.getLogger(__name__)
 _RANGES: dict[str, tuple[float, float]] = {
@@ -43,8 +43,7 @@ class ModelTextFiles:
     """eos_ids: tokens that end a sequence, beside the tokenizer's own `eos_token`. defaults: sampling values
     that the model's author advises, used where a request is silent. specials: names of special tokens for
     the chat template. template: its source, or None. vocab_size: of config.json, None where it has none.
-    model_type: of config.json, "" where it has none. pooling: of the sentence-transformers form, "last"
-    where there is none of its files; None: of a kind that Firelane does not have. infill_names: names of
+    model_type: of config.json, "" where it has none. embedding: of vectors and scores. infill_names: names of
     marks of texts with a gap, as `find_marks` takes them. decision_head: the file of a head that answers
     typed questions in place of the model's own, "" where there is none.
     """
@@ -56,7 +55,7 @@ class ModelTextFiles:
     defaults: dict[str, float] = field(default_factory=dict[str, float])
     vocab_size: int | None = None
     model_type: str = ""
-    pooling: Pooling | None = "last"
+    embedding: EmbeddingFiles = NO_EMBEDDING_FILES
     infill_names: dict[str, str] = field(default_factory=dict[str, str])
     decision_head: str = ""
 
@@ -92,7 +91,12 @@ def read_model_files(model_dir: Path, chat_template: Path | None = None) -> Mode
         defaults=_defaults(path, generation),
         vocab_size=vocab_size if type(vocab_size) is int else None,  # the engine refuses what is no number
         model_type=model_type,
-        pooling=_pooling(_read_json(model_dir / "1_Pooling" / "config.json")),
+        embedding=embedding_files(
+            config,
+            _read_json(model_dir / "1_Pooling" / "config.json"),
+            _read_json(model_dir / "config_sentence_transformers.json"),
+            is_embedder=(model_dir / "modules.json").is_file(),
+        ),
         infill_names=_infill_names(tokenizer_config),
         decision_head=next((name for name in DECISION_HEADS if (model_dir / name).is_file()), ""),
     )
@@ -193,16 +197,6 @@ def _infill_names(tokenizer_config: dict[str, Any]) -> dict[str, str]:
     value: Any = tokenizer_config.get(INFILL_NAMES)
     found = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     return {part: name for part, name in found.items() if isinstance(name, str)}
-
-
-def _pooling(config: dict[str, Any]) -> Pooling | None:
-    """Sentence-transformers writes one name, and wrote one flag a kind before."""
-    names: dict[str, Pooling] = {"lasttoken": "last", "mean": "mean"}
-    if "pooling_mode" in config:
-        return names.get(str(config["pooling_mode"]))
-    flags = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean"}
-    on = [flags.get(name, "") for name, value in config.items() if name.startswith("pooling_mode_") and value]
-    return names.get(on[0]) if len(on) == 1 else None if on else "last"
 
 
 def _defaults(path: Path, generation: dict[str, Any]) -> dict[str, float]:

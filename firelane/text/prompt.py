@@ -19,7 +19,7 @@ from firelane.text.infill.prompt import Infiller, TextWithGap
 from firelane.text.model_files import ModelTextFiles
 from firelane.text.rendering.template_process import TemplateRenderer
 from firelane.text.tokens.tokenizer import TextEncoder, TextRoom, Tokenizer, pack_prompts, unpack_ids
-from firelane.wire.frames import Pooling, Ready, Sampling
+from firelane.wire.frames import Ready, Sampling
 
 SEED_MASK = 2**63 - 1
 Fallback = Literal["vllm", "llama.cpp"]
@@ -118,7 +118,7 @@ class Prompt:
 
 class PromptBuilder:
     """Knows the model's tokenizer, chat template and generation defaults, which are in `files`. eos_ids:
-    tokens that end a sequence. pooling: as in ModelTextFiles.
+    tokens that end a sequence.
     """
 
     def __init__(
@@ -133,7 +133,6 @@ class PromptBuilder:
         self.tokenizer = tokenizer
         self.encoder = TextEncoder(tokenizer)
         self.files = files
-        self.pooling: Pooling | None = files.pooling
         marks = find_marks(tokenizer, files.infill_names)
         self._infiller = None if marks is None else Infiller(tokenizer, marks)
         own = tokenizer.id_of(files.specials.get("eos_token", ""))

@@ -180,7 +180,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     know this process where they have pages from it; "" where pages do not travel. kv_medium: CPU or GPU,
     whose memory the KV cache is in. scheduling_policy: as in EngineConfig. pages_address: where it gives
     pages to engines of other servers and hosts, as host:port; "" where it does not. can_generate: whether
-    the model has a head; without one it serves embeddings alone. adapters: digests of what they are, by
+    the model has a head; without one it serves embeddings alone. is_encoder: it sees texts whole, and pools
+    in its own way alone. adapters: digests of what they are, by
     name."""
 
     protocol: int
@@ -208,6 +209,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     scheduling_policy: str = "fair"
     pages_address: str = ""
     can_generate: bool = True
+    is_encoder: bool = False
     adapters: dict[str, str] = {}
 
 

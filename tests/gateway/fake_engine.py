@@ -64,6 +64,7 @@ class FakeEngine:
     reject_status: int = 400
     reject_code: str = ""
     can_generate: bool = True
+    is_encoder: bool = False
     elsewhere: bool = False
     submitted: list[NewRequest] = field(default_factory=list)
     expected: list[NewRequest] = field(default_factory=list)
@@ -117,6 +118,7 @@ class FakeEngine:
             "embedding_width": self.embedding_width,
             "quantization": "awq",
             "can_generate": self.can_generate,
+            "is_encoder": self.is_encoder,
         }
         return Ready(**{**values, **changes})
 

@@ -87,9 +87,9 @@ def test_what_cannot_be_scored_is_refused(service, fields, said):
 
 
 def test_hints_and_truncation(scored):
-    fields = {"text_1": "a", "text_2": "x" * 600, "truncate_prompt_tokens": -1, "use_activation": True}
+    fields = {"text_1": "a", "text_2": "x" * 600, "truncate_prompt_tokens": -1, "priority": 3}
     answer = scored.http.post("/v1/score", json=fields)
-    assert answer.headers["x-ignored-fields"] == "use_activation"
+    assert answer.headers["x-ignored-fields"] == "priority"
     assert answer.json()["usage"]["prompt_tokens"] == 2 + 512
 
 

@@ -17,6 +17,7 @@ from firelane.errors import RequestError
 from firelane.text.chat.chat_format import AnswerFormat, AnswerGrammar
 from firelane.text.chat.conversation import ChatInput, ToolUse, chat_conversation
 from firelane.text.chat.format_search import find_chat_format, gathered
+from firelane.text.embedding_files import check_answers
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.rendering.template_probe import MODE, OFF, SWITCHES
 from firelane.text.rendering.template_process import TemplateRenderer, encoded
@@ -182,6 +183,7 @@ class Assistant:
         conversation = chat_conversation(request, grammar_of(request))
         template = self._prompts.template
         if template is None:
+            check_answers(self._prompts.files.embedding)
             raise RequestError(
                 "this model has no chat template: use /v1/completions, or give one with --chat-template",
                 param="messages",

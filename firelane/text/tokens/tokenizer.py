@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 
@@ -89,6 +89,18 @@ class Tokenizer:
         RequestError where the tokenizer cannot take the text.
         """
         return self._encode(text, special=add_special_tokens).ids
+
+    def encode_pair(self, first: str, second: str, longest: int | None = None) -> tuple[list[int], int]:
+        """Token ids of a pair of texts, with what the tokenizer adds between them and around; and the index
+        at which the second has a type of its own, 0 where it has none. longest: tokens are left out of the
+        second text's end until there are so many. Raises RequestError as encode()."""
+        one, two = self._encode(first, special=False), self._encode(second, special=False)
+        if longest is not None:
+            added = self._core.num_special_tokens_to_add(is_pair=True)
+            two.truncate(max(1, longest - added - len(one.ids)))
+        joined = self._core.post_process(one, two, add_special_tokens=True)
+        types = joined.type_ids
+        return joined.ids, types.index(1) if 1 in types else 0
 
     def count(self, text: str) -> int:
         """The number of tokens of a text, without special ones."""
@@ -169,6 +181,8 @@ WHOLE_BYTES = 512 << 10
 MAX_TEXT_BYTES = 2 << 20
 """Bytes of one text at most, whatever tokens it has; more where the model's context has more than a token for
 8 bytes."""
+PAIRS_AT_ONCE = 16
+"""Pairs of texts that are tokenised in one go."""
 SLACK_TOKENS = 1024
 MARGIN_TOKENS = 64
 """Tokens beside a cut, which may differ from those of the whole text."""
@@ -222,6 +236,20 @@ class TextRoom:
             )
 
 
+class TextPair(NamedTuple):
+    """Two texts that a model reads as one."""
+
+    first: str
+    second: str
+
+
+class PackedPair(NamedTuple):
+    """The packed ids of a pair. second_text: as in NewRequest."""
+
+    packed: bytes
+    second_text: int
+
+
 class TextEncoder:
     """The encoder of one model's texts. Of long texts one at a time is tokenised, and one of very long ones
     beside it, off the event loop."""
@@ -248,6 +276,25 @@ class TextEncoder:
             if room.keep is None and any(len(one) > 4 * room.max_tokens for one in found[-len(group) :]):
                 raise room.too_long()
         return found
+
+    async def encode_pairs(self, pairs: Sequence[TextPair], room: TextRoom) -> list[PackedPair]:
+        """Packed ids of each pair, with what the tokenizer adds. Where `room.keep` says so, the second text
+        is cut. Raises ContextLengthError, and RequestError where a client has gone."""
+        for pair in pairs:
+            room.check_bytes(sum(len(text.encode("utf-8", "surrogatepass")) for text in pair))
+        if sum(len(text) for pair in pairs for text in pair) <= SHORT_CHARS:
+            return self._packed_pairs(pairs, room.keep)
+        found: list[PackedPair] = []
+        for first in range(0, len(pairs), PAIRS_AT_ONCE):
+            room.check_gone()
+            async with self._long:
+                group = pairs[first : first + PAIRS_AT_ONCE]
+                found += await asyncio.to_thread(self._packed_pairs, group, room.keep)
+        return found
+
+    def _packed_pairs(self, pairs: Sequence[TextPair], keep: int | None) -> list[PackedPair]:
+        encoded = (self._tokenizer.encode_pair(*pair, keep) for pair in pairs)
+        return [PackedPair(pack_ids(ids), second) for ids, second in encoded]
 
     async def _encode(self, text: str, room: TextRoom, special: bool) -> bytes:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import partial
+from typing import NamedTuple, cast
 
 from firelane.api.sampling import RunOptions
 from firelane.errors import ContextLengthError, EngineDeadError, FirelaneError, RequestError
@@ -15,8 +16,8 @@ from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import NewSequence, RequestRun, SequenceStats, TimeSlice
-from firelane.text.prompt import Prompt
-from firelane.text.tokens.tokenizer import pack_prompts
+from firelane.text.embedding_files import PoolName, check_embeds
+from firelane.text.tokens.tokenizer import TextPair, Tokenizer, pack_prompts, unpack_ids
 from firelane.wire.frames import (
     Finished,
     NewRequest,
@@ -33,21 +34,34 @@ def numbered_input(index: int) -> str:
     return f"`input` number {index}"
 
 
+class InputPrompt(NamedTuple):
+    """Packed token ids of one input. second_text: as in NewRequest."""
+
+    packed: bytes
+    second_text: int
+
+    @property
+    def tokens(self) -> int:
+        return len(self.packed) // 4
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingAsk:
     """A checked request. part: its field with the inputs; name_of: the name of one in errors. keep: so many
     tokens of an input at most, its last ones or, `from_start`, its first ones; -1: as many as there is room
-    for. special: those of the tokenizer. pooling: None is the model's own.
+    for. special: those of the tokenizer. pooling: None is the model's own. scores: of a model
+    that scores texts these are asked for, not vectors.
     """
 
-    inputs: list[str] | list[list[int]]
+    inputs: list[str] | list[list[int]] | list[TextPair]
     answer: VectorAnswer
     part: str = "input"
     name_of: Callable[[int], str] = numbered_input
     keep: int | None = None
     from_start: bool = False
     special: bool = True
-    pooling: Pooling | None = None
+    pooling: PoolName | None = None
+    scores: bool = False
     cache_salt: str | None = None
     options: RunOptions | None = None
 
@@ -60,7 +74,7 @@ async def embed(model: ServedModel, exchange: Exchange, ask: EmbeddingAsk) -> No
     window = min(len(ask.inputs), model.serving().max_num_seqs)
     with model.reserve(exchange, window, ask.options) as reservation:
         prompts = await _prompts(ask, model, exchange)
-        reservation.charge(sum(map(len, prompts)), 0)
+        reservation.charge(sum(prompt.tokens for prompt in prompts), 0)
         if exchange.gone:
             return
         run = EmbeddingRun(model, reservation, ask, prompts, pooling)
@@ -68,9 +82,25 @@ async def embed(model: ServedModel, exchange: Exchange, ask: EmbeddingAsk) -> No
 
 
 def _pooling(ask: EmbeddingAsk, model: ServedModel) -> Pooling:
-    """The pooling that the request asks for, else the one that the model was trained with."""
-    pooling = ask.pooling or model.prompts.pooling
-    if pooling is None:
+    """The pooling that the request asks for, else the one that the model was trained with. Raises
+    RequestError."""
+    files = model.prompts.files.embedding
+    if not ask.scores:
+        check_embeds(files)
+    if ask.scores or model.serving().is_encoder:
+        own = files.pooling if files.is_embedder else "mean"
+        if ask.pooling not in (None, own):
+            raise RequestError(
+                f"this model pools by `{own}` and by nothing else: leave `pooling` out", param="pooling"
+            )
+        return "last"
+    pooling = ask.pooling or files.pooling
+    if ask.pooling in ("cls", "max"):
+        raise RequestError(
+            f"`pooling` is `{ask.pooling}`: this model pools by `last` or `mean`, only encoders by others",
+            param="pooling",
+        )
+    if pooling not in ("last", "mean"):
         raise RequestError(
             "this model pools in a way that this server does not have: name one as `pooling` of "
             "/v1/embeddings, `last` or `mean`",
@@ -79,20 +109,28 @@ def _pooling(ask: EmbeddingAsk, model: ServedModel) -> Pooling:
     return pooling
 
 
-async def _prompts(ask: EmbeddingAsk, model: ServedModel, exchange: Exchange) -> list[Prompt]:
+async def _prompts(ask: EmbeddingAsk, model: ServedModel, exchange: Exchange) -> list[InputPrompt]:
     """Cut where the request wants that. Raises ContextLengthError and RequestError."""
     ready = model.serving()
     keep = ready.max_model_len if ask.keep == -1 else ask.keep
-    if isinstance(ask.inputs[0], str):
-        room = replace(model.text_room(exchange, ask.part), keep=keep, from_start=ask.from_start)
-        found = await model.prompts.encoder.encode(cast(list[str], ask.inputs), room, special=ask.special)
+    room = replace(
+        model.text_room(exchange, ask.part), keep=keep, from_start=ask.from_start or ready.is_encoder
+    )
+    encoder = model.prompts.encoder
+    if isinstance(ask.inputs[0], TextPair):
+        pairs = await encoder.encode_pairs(cast(list[TextPair], ask.inputs), room)
+        prompts = [InputPrompt(*pair) for pair in pairs]
+    elif isinstance(ask.inputs[0], str):
+        found = await encoder.encode(cast(list[str], ask.inputs), room, special=ask.special)
+        cut = partial(_cut_whole, tokenizer=model.tokenizer) if ready.is_encoder and ask.special else _cut
+        prompts = [InputPrompt(cut(packed, keep, from_start=ask.from_start), 0) for packed in found]
     else:
         found = await pack_prompts(cast(list[list[int]], ask.inputs))
-    prompts = [Prompt(_cut(packed, keep, from_start=ask.from_start), None) for packed in found]
+        prompts = [InputPrompt(_cut(packed, keep, from_start=ask.from_start), 0) for packed in found]
     time_slice = TimeSlice()
     for index, prompt in enumerate(prompts):
         _check_ids(ask, index, prompt, ready)
-        await time_slice.take(len(prompt))
+        await time_slice.take(prompt.tokens)
     return prompts
 
 
@@ -102,8 +140,17 @@ def _cut(packed: bytes, keep: int | None, *, from_start: bool) -> bytes:
     return packed[: 4 * keep] if from_start else packed[-4 * keep :]
 
 
-def _check_ids(ask: EmbeddingAsk, index: int, prompt: Prompt, ready: Ready) -> None:
-    highest = max(prompt.ids, default=-1)
+def _cut_whole(packed: bytes, keep: int | None, *, from_start: bool, tokenizer: Tokenizer) -> bytes:
+    """The same for an encoder, which needs the marks at a text's end: its first tokens, and they."""
+    del from_start
+    if keep is None or len(packed) <= 4 * keep:
+        return packed
+    marks = max(0, len(tokenizer.encode("")) - 1)  # beside the one at the beginning
+    return packed[: 4 * max(0, keep - marks)] + packed[len(packed) - 4 * min(keep, marks) :]
+
+
+def _check_ids(ask: EmbeddingAsk, index: int, prompt: InputPrompt, ready: Ready) -> None:
+    highest = max(unpack_ids(prompt.packed), default=-1)
     name = ask.name_of(index)
     if highest < 0:
         raise RequestError(f"{name} has no tokens: give more text", param=ask.part)
@@ -112,10 +159,10 @@ def _check_ids(ask: EmbeddingAsk, index: int, prompt: Prompt, ready: Ready) -> N
             f"{name} has token id {highest}, but the vocabulary has {ready.vocab_size} entries",
             param=ask.part,
         )
-    if len(prompt) > ready.max_model_len:
+    if prompt.tokens > ready.max_model_len:
         raise ContextLengthError(
             f"This model's maximum context length is {ready.max_model_len} tokens. However, {name} "
-            f"has {len(prompt)} tokens. Please reduce its length.",
+            f"has {prompt.tokens} tokens. Please reduce its length.",
             param=ask.part,
         )
 
@@ -130,7 +177,7 @@ class EmbeddingRun(RequestRun):
         model: ServedModel,
         reservation: Reservation,
         ask: EmbeddingAsk,
-        prompts: list[Prompt],
+        prompts: list[InputPrompt],
         pooling: Pooling,
     ) -> None:
         """prompts: one a vector. As many as are reserved are with the engine at a time, at most."""
@@ -149,7 +196,7 @@ class EmbeddingRun(RequestRun):
     def _next_input(self) -> NewSequence:
         index, asked = len(self.sequences), self.exchange.request
         prompt = self._prompts[index]
-        stats = SequenceStats(self._new_id(), len(prompt))
+        stats = SequenceStats(self._new_id(), prompt.tokens)
         request = NewRequest(
             id=stats.id,
             prompt=prompt.packed,
@@ -159,6 +206,7 @@ class EmbeddingRun(RequestRun):
             weight=asked.tenant.weight,
             background=asked.background,
             pooling=self._pooling,
+            second_text=prompt.second_text,
         )
         return stats, EmbeddingInput(stats, index, self), request
 
@@ -178,7 +226,7 @@ class EmbeddingRun(RequestRun):
                 self.fail(error)
 
     def complete(self) -> None:
-        tokens = sum(map(len, self._prompts))
+        tokens = sum(prompt.tokens for prompt in self._prompts)
         self.exchange.respond(200, self._answer.body(tokens, self.times()))
 
     def failure(self, body: bytes) -> bytes:

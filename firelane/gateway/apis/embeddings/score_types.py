@@ -11,8 +11,7 @@ from firelane.api.embeddings import MAX_INPUTS
 from firelane.api.sampling import RunOptions, unsupported
 from firelane.errors import RequestError
 
-SCORE_HINTS = ("activation", "priority", "softmax", "use_activation", "user")
-"""There is nothing to activate: a cosine is from -1 to 1 as it is."""
+SCORE_HINTS = ("priority", "softmax", "user")
 REFUSED = ("chat_template", "instruction", "mm_processor_kwargs")
 """Made for models that score by themselves."""
 Length = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
@@ -20,25 +19,32 @@ Texts = str | list[str]
 
 
 class VectorPairs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of scores and ranks. truncate_prompt_tokens: as in EmbeddingRequest."""
+    """Fields of scores and ranks. truncate_prompt_tokens: as in EmbeddingRequest; of a pair that a model
+    scores by itself the second text is cut. use_activation, activation: false gives such a model's logits; a
+    cosine is from -1 to 1 as it is."""
 
     model: str | None = None
     truncate_prompt_tokens: Length | None = None
-    pooling: Literal["last", "mean"] | None = None
+    pooling: Literal["last", "mean", "cls", "max"] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    use_activation: bool | None = None
+    activation: bool | None = None
     options: RunOptions | None = None
 
     # Hints: see SCORE_HINTS.
-    activation: Any = None
     priority: Any = None
     softmax: Any = None
-    use_activation: Any = None
     user: Any = None
 
     # Refused: see REFUSED.
     chat_template: Any = None
     instruction: Any = None
     mm_processor_kwargs: Any = None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether logits are asked for."""
+        return False in (self.use_activation, self.activation)
 
     def check_shared(self) -> None:
         """Raises RequestError."""

@@ -1,4 +1,4 @@
-"""/v1/score and /v1/rerank, as vLLM has them: the cosines of embeddings."""
+"""/v1/score and /v1/rerank, as vLLM has them: scores of a model that makes such, or cosines of embeddings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from firelane.api.decode import BodyDecoder
+from firelane.gateway.apis.embeddings.classes import PairScores, Write, check_pairs
 from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.score_types import (
     SCORE_HINTS,
@@ -25,6 +26,7 @@ from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.formats import encode_json
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.text.tokens.tokenizer import TextPair
 
 SCORE_PATHS = ("/v1/score", "/score")
 RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
@@ -50,12 +52,17 @@ class ScoreHandler:
         model = await self._models.find_loaded(request.model, exchange)
         model.check_plain(request.model)
         one, two = request.sides()
+        name = request.model or model.name
+        if model.prompts.files.embedding.labels:
+            firsts = one * len(two) if len(one) == 1 else one
+            pairs = [TextPair(*pair) for pair in zip(firsts, two, strict=True)]
+            await _score(model, exchange, request, pairs, lambda found, tokens: _scores(name, found, tokens))
+            return
         if len(one) == 1:
             texts, pairs = one + two, [(0, 1 + i) for i in range(len(two))]
         else:  # partners beside each other: few vectors wait
             texts = [text for pair in zip(one, two, strict=True) for text in pair]
             pairs = [(2 * i, 2 * i + 1) for i in range(len(two))]
-        name = request.model or model.name
         answer = Cosines(pairs, lambda cosines, tokens: _scores(name, cosines, tokens))
         await _embed(model, exchange, request, texts, answer)
 
@@ -64,11 +71,37 @@ class ScoreHandler:
         model = await self._models.find_loaded(request.model, exchange)
         model.check_plain(request.model)
         texts, name = request.texts(), request.model or model.name
-        answer = Cosines(
-            [(0, 1 + i) for i in range(len(texts))],
-            lambda cosines, tokens: _ranking(name, request, texts, cosines, tokens),
-        )
+
+        def write(scores: list[float], tokens: int) -> bytes:
+            return _ranking(name, request, texts, scores, tokens)
+
+        if model.prompts.files.embedding.labels:
+            pairs = [TextPair(request.query, text) for text in texts]
+            await _score(model, exchange, request, pairs, write)
+            return
+        answer = Cosines([(0, 1 + i) for i in range(len(texts))], write)
         await _embed(model, exchange, request, [request.query, *texts], answer)
+
+
+async def _score(
+    model: ServedModel, exchange: Exchange, request: VectorPairs, pairs: list[TextPair], write: Write
+) -> None:
+    """Pairs of a model that scores them by itself."""
+    files = model.prompts.files.embedding
+    check_pairs(files)
+    answer = PairScores(len(pairs), is_raw=files.is_raw or request.is_raw, write=write)
+    ask = EmbeddingAsk(
+        inputs=pairs,
+        answer=answer,
+        part="documents" if isinstance(request, RerankRequest) else "text_2",
+        name_of=lambda index: f"pair number {index}",
+        keep=request.truncate_prompt_tokens,
+        pooling=request.pooling,
+        scores=True,
+        cache_salt=request.cache_salt,
+        options=request.options,
+    )
+    await embed(model, exchange, ask)
 
 
 async def _embed(

@@ -62,7 +62,7 @@ class VectorFormat:
 
     def numbers(self, values: bytes) -> array.array[float]:
         """values: little-endian float32."""
-        numbers = _swapped(array.array("f", values))[: self.dimensions]
+        numbers = swapped(array.array("f", values))[: self.dimensions]
         return normalized(numbers) if self.normalize else numbers
 
     def item(self, index: int, values: bytes) -> bytes:
@@ -141,7 +141,7 @@ def normalized(numbers: array.array[float]) -> array.array[float]:
     return array.array("f", [number / length for number in numbers])
 
 
-def _swapped(numbers: array.array[float]) -> array.array[float]:
+def swapped(numbers: array.array[float]) -> array.array[float]:
     """Between little-endian and this machine's order."""
     if sys.byteorder == "big":
         numbers = numbers[:]
