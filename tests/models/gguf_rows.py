@@ -92,6 +92,17 @@ ROWS: dict[str, Row] = {
         change={"decoder_sparse_step": 1},
         fields=experts(),
     ),
+    "qwen3vl": Row(
+        architecture="qwen3vl",
+        toy=toy_dense.qwen3,
+        fields={"rope.dimension_sections": [3, 3, 2, 0], "n_deepstack_layers": 3},
+    ),
+    "qwen3vlmoe": Row(
+        architecture="qwen3vlmoe",
+        toy=toy_experts.qwen3_moe,
+        change={"decoder_sparse_step": 1},
+        fields=experts(**{"rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3}),
+    ),
     "gemma2": Row(
         architecture="gemma2",
         toy=toy_dense.gemma2,
@@ -181,6 +192,8 @@ ROWS: dict[str, Row] = {
         change={"partial_rotary_factor": 0.25},
         fields=experts(),
     ),
+    "ernie4_5": Row(architecture="ernie4_5", toy=toy_dense.ernie4_5),
+    "ernie4_5, plain": Row(architecture="ernie4_5", toy=toy_dense.ernie4_5, change={"use_bias": False}),
     "ernie4_5-moe": Row(
         architecture="ernie4_5-moe",
         toy=toy_experts.ernie4_5_moe,

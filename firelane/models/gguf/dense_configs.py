@@ -35,6 +35,10 @@ def llama(metadata: Metadata) -> Config:
     return attention_bias(metadata) | {"mlp_bias": metadata.layer_has("ffn_gate.bias")}
 
 
+def ernie4_5(metadata: Metadata) -> Config:
+    return {"use_bias": metadata.layer_has("attn_q.bias")}
+
+
 def phi3(metadata: Metadata) -> Config:
     found: Config = {}
     if metadata.has("attention.sliding_window"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from firelane.models.gguf.dense_configs import (
     attention_bias,
     deci,
+    ernie4_5,
     exaone4,
     granite,
     llama,
@@ -126,6 +127,8 @@ FAMILIES: dict[str, GgufFamily] = {
     "qwen2moe": GgufFamily("Qwen2MoeForCausalLM", "qwen2_moe", qwen2_moe, names=QWEN2_MOE_NAMES),
     "qwen3": GgufFamily("Qwen3ForCausalLM", "qwen3"),
     "qwen3moe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", qwen3_moe),
+    "qwen3vl": GgufFamily("Qwen3ForCausalLM", "qwen3"),
+    "qwen3vlmoe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", qwen3_moe),
     "gemma2": GgufFamily("Gemma2ForCausalLM", "gemma2", gemma2, names=GEMMA_NAMES, norm_plus=1.0),
     "gemma3": GgufFamily("Gemma3ForCausalLM", "gemma3_text", gemma3, names=GEMMA_NAMES, norm_plus=1.0),
     "phi3": GgufFamily("Phi3ForCausalLM", "phi3", phi3, names={"ffn_up": "mlp.gate_up_proj"}),
@@ -140,6 +143,7 @@ FAMILIES: dict[str, GgufFamily] = {
     "minimax-m2": GgufFamily(
         "MiniMaxM2ForCausalLM", "minimax_m2", minimax_m2, names=SPARSE_BLOCK_NAMES, float32=ROUTER
     ),
+    "ernie4_5": GgufFamily("Ernie4_5ForCausalLM", "ernie4_5", ernie4_5),
     "ernie4_5-moe": GgufFamily(
         "Ernie4_5_MoeForCausalLM",
         "ernie4_5_moe",
