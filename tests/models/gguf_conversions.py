@@ -111,6 +111,20 @@ def mamba(name: str, values: np.ndarray, config: Config) -> Tensors | None:
     return recurrent(name, values, config)
 
 
+def nemotron(name: str, values: np.ndarray, config: Config) -> Tensors | None:
+    """Convert like mamba(); names begin as they are published, and experts have another block's."""
+    if ".mixer.experts." in name:
+        return {f"{name.removesuffix('.weight').replace('mixer.experts', 'mlp.experts')}.weight": values}
+    name = name.replace("model.layers", "backbone.layers")
+    if name.endswith(("mixer.A_log", "mixer.D")):
+        return {name: (-np.exp(values) if name.endswith("A_log") else values)[:, None]}
+    if name.endswith("mixer.norm.weight"):
+        return {name: values.reshape(config["n_groups"], -1)}
+    if name.endswith("mixer.dt_bias"):
+        return {name.replace("dt_bias", "dt.bias"): values}
+    return recurrent(name, values, config) or {name: values}
+
+
 def granite_mlps(name: str, values: np.ndarray, config: Config) -> Tensors | None:
     layer = f"blk.{name.split('.')[2]}" if ".layers." in name else ""
     kind = "_shexp" if config["num_local_experts"] else ""

@@ -71,6 +71,15 @@ GRANITE = {
     "ssm.inner_size": 160,
     "ssm.time_step_rank": 5,
 }
+NEMOTRON_IN_PYTHON = {"rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+"""What the writer of the file reads of a config, and the family does without."""
+NEMOTRON = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 32,
+    "ssm.group_count": 2,
+    "ssm.inner_size": 96,
+    "ssm.time_step_rank": 6,
+}
 ROWS: dict[str, Row] = {
     "gpt-oss": Row(
         architecture="gpt-oss",
@@ -247,6 +256,36 @@ ROWS: dict[str, Row] = {
         },
         in_pairs=True,
         changes=(gc.granite_mlps, gc.mamba),
+    ),
+    "nemotron_h": Row(
+        architecture="nemotron_h",
+        toy=toy_recurrent.nemotron_h,
+        change={"hybrid_override_pattern": "M*-M", "num_hidden_layers": 4, **NEMOTRON_IN_PYTHON},
+        fields=NEMOTRON | {"attention.head_count_kv": [0, 2, 0, 0], "feed_forward_length": [0, 0, 136, 0]},
+        changes=(gc.nemotron,),
+    ),
+    "nemotron_h_moe": Row(
+        architecture="nemotron_h_moe",
+        toy=toy_recurrent.nemotron_h,
+        change={"hybrid_override_pattern": "ME*M", "num_hidden_layers": 4, **NEMOTRON_IN_PYTHON},
+        fields=NEMOTRON
+        | experts(expert_shared_feed_forward_length=52, expert_weights_scale=2.5, moe_latent_size=48)
+        | {"attention.head_count_kv": [0, 0, 2, 0], "feed_forward_length": [0, 44, 0, 0]},
+        changes=(gc.nemotron,),
+    ),
+    "nemotron_h_moe, no latent": Row(
+        architecture="nemotron_h_moe",
+        toy=toy_recurrent.nemotron_3,
+        change={"num_hidden_layers": 4, **NEMOTRON_IN_PYTHON},
+        fields=NEMOTRON
+        | experts(
+            expert_shared_feed_forward_length=52,
+            expert_weights_scale=2.5,
+            expert_group_count=3,
+            expert_group_used_count=2,
+        )
+        | {"attention.head_count_kv": [0, 0, 2, 0], "feed_forward_length": [0, 44, 0, 44]},
+        changes=(gc.nemotron,),
     ),
     "kimi-linear": Row(
         architecture="kimi-linear",

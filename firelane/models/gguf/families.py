@@ -41,6 +41,7 @@ from firelane.models.gguf.family_names import (
     KIMI_LINEAR_NAMES,
     LFM2_NAMES,
     LLAMA4_NAMES,
+    NEMOTRON_NAMES,
     QWEN2_MOE_NAMES,
     QWEN_NEXT_NAMES,
     SPARSE_BLOCK_NAMES,
@@ -54,6 +55,8 @@ from firelane.models.gguf.recurrent_configs import (
     kimi_linear,
     lfm2,
     lfm2_moe,
+    nemotron_h,
+    nemotron_h_moe,
     qwen3_next,
     qwen35,
 )
@@ -186,6 +189,10 @@ FAMILIES: dict[str, GgufFamily] = {
         kimi_linear,
         names=KIMI_LINEAR_NAMES,
         shapes={"ssm_a": (1, 1, -1, 1)},
+    ),
+    "nemotron_h": GgufFamily("NemotronHForCausalLM", "nemotron_h", nemotron_h, names=NEMOTRON_NAMES),
+    "nemotron_h_moe": GgufFamily(
+        "NemotronHForCausalLM", "nemotron_h", nemotron_h_moe, names=NEMOTRON_NAMES, float32=ROUTER
     ),
     "deci": GgufFamily("DeciLMForCausalLM", "nemotron-nas", deci, order=pairs),
     "mistral3": GgufFamily("MistralForCausalLM", "mistral", mistral, order=pairs),

@@ -105,6 +105,27 @@ GRANITE_HYBRID_NAMES = {
     **{f"ffn_{part}{kind}": f"shared_mlp.{part}_proj" for part in ("gate", "up") for kind in ("", "_shexp")},
     **{f"ffn_down{kind}": "shared_mlp.output_linear" for kind in ("", "_shexp")},
 }
+NEMOTRON_NAMES = {
+    "token_embd": "model.embeddings",
+    "output_norm": "model.norm_f",
+    "attn_norm": "norm",
+    **{f"attn_{part}": f"mixer.{part}_proj" for part in "qkv"},
+    "attn_output": "mixer.o_proj",
+    "ssm_in": "mixer.in_proj",
+    "ssm_conv1d": "mixer.conv1d",
+    "ssm_dt.bias": "mixer.dt_bias",
+    "ssm_a.": "mixer.A_log",
+    "ssm_d.": "mixer.D",
+    "ssm_norm": "mixer.norm",
+    "ssm_out": "mixer.out_proj",
+    **{f"ffn_{part}": f"mixer.{part}_proj" for part in PARTS[1:]},
+    **_experts("mixer.experts"),
+    **_shared("mixer.shared_experts"),
+    "ffn_gate_inp": "mixer.gate",
+    "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+    "ffn_latent_down": "mixer.fc1_latent_proj",
+    "ffn_latent_up": "mixer.fc2_latent_proj",
+}
 KIMI_LINEAR_NAMES = {
     **{f"ssm_conv1d_{part}": f"self_attn.{part}_conv1d" for part in "qkv"},
     **{f"ssm_{part}": f"self_attn.{part}_proj" for part in ("f_a", "f_b", "g_a", "g_b")},

@@ -103,6 +103,53 @@ def granite_hybrid(metadata: Metadata) -> Config:
     }
 
 
+NEMOTRON_MIXERS = {"ssm_in": "mamba", "attn_q": "attention", "ffn_up_exps": "moe", "ffn_up": "mlp"}
+"""Kinds of layers of Nemotron, by a matrix that no other kind has."""
+
+
+def nemotron_h(metadata: Metadata) -> Config:
+    """Layers without positions, each of one kind. Steps have no limits."""
+    return {
+        "layers_block_type": [_mixer(metadata, layer) for layer in range(metadata.layers)],
+        "rope_scaling": None,
+        "num_key_value_heads": metadata.present("attention.head_count_kv"),
+        "attention_bias": metadata.layer_has("attn_q.bias"),
+        "intermediate_size": metadata.present("feed_forward_length"),
+        "mamba_num_heads": metadata.size("ssm.time_step_rank"),
+        "mamba_head_dim": _head_size(metadata),
+        "ssm_state_size": metadata.size("ssm.state_size"),
+        "n_groups": metadata.size("ssm.group_count"),
+        "conv_kernel": metadata.size("ssm.conv_kernel"),
+        "use_conv_bias": metadata.layer_has("ssm_conv1d.bias"),
+    }
+
+
+def _mixer(metadata: Metadata, layer: int) -> str:
+    for part, kind in NEMOTRON_MIXERS.items():
+        if f"blk.{layer}.{part}.weight" in metadata.shapes:
+            return kind
+    known = ", ".join(NEMOTRON_MIXERS)
+    raise UnsupportedModelError(f"tensors of layer {layer}: it has none of {known}, which tell its kind")
+
+
+def nemotron_h_moe(metadata: Metadata) -> Config:
+    latent = {"moe_latent_size": metadata.size("moe_latent_size")} if metadata.has("moe_latent_size") else {}
+    return (
+        nemotron_h(metadata)
+        | experts(metadata, "n_routed_experts")
+        | latent
+        | {
+            "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
+            "moe_shared_expert_intermediate_size": metadata.integer("expert_shared_feed_forward_length"),
+            "n_shared_experts": metadata.integer("expert_shared_count", 1),
+            "norm_topk_prob": metadata.flag("expert_weights_norm", default=True),
+            "routed_scaling_factor": metadata.number("expert_weights_scale", 1.0),
+            "n_group": metadata.integer("expert_group_count", 1),
+            "topk_group": metadata.integer("expert_group_used_count", 1),
+        }
+    )
+
+
 def kimi_linear(metadata: Metadata) -> Config:
     """Layers without key heads remember by the delta rule; the config counts them from 1."""
     heads = metadata.same("attention.head_count")
