@@ -95,6 +95,38 @@ def unknown(environ: Mapping[str, str] = os.environ) -> list[str]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelPlaces:
+    """Directories in which other programs keep models, whether they are there or not. hub: of the library of
+    the Hugging Face hub. ollama: of its user's program, and of its service."""
+
+    hub: Path
+    ollama: tuple[Path, ...]
+    lm_studio: tuple[Path, ...]
+    llama_cpp: Path
+
+
+def model_places(environ: Mapping[str, str] = os.environ) -> ModelPlaces:
+    """By the variables of these programs, else where they keep them by themselves."""
+    home = Path(environ.get("HOME", "/"))
+    cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    hub_home = Path(environ.get("HF_HOME") or cache / "huggingface")
+    own = environ.get("OLLAMA_MODELS")
+    service = Path("/usr/share/ollama/.ollama/models")
+    return ModelPlaces(
+        hub=Path(environ.get("HF_HUB_CACHE") or hub_home / "hub"),
+        ollama=(Path(own),) if own else (home / ".ollama" / "models", service),
+        lm_studio=(home / ".lmstudio" / "models", cache / "lm-studio" / "models"),
+        llama_cpp=Path(environ.get("LLAMA_CACHE") or cache / "llama.cpp"),
+    )
+
+
+def config_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory of what the user has set."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
+    return Path(base) / "firelane"
+
+
 def shows_tracebacks(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether errors are shown with all that led to them."""
     return environ.get(f"{PREFIX}LOG_LEVEL") == "debug"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from firelane.node.engine_process import EngineAhead
 
 COMMANDS = {
+    "run": "",
+    "list": "model_commands.",
     "serve": "",
     "engine": "",
     "node": "",
@@ -41,12 +43,14 @@ COMMANDS = {
     "quantize": "model_commands.",
     "pull": "model_commands.",
     "rm": "model_commands.",
+    "alias": "model_commands.",
     "cache": "model_commands.",
     "bench": "",
     "doctor": "",
     "plan": "",
     "program": "",
     "version": "",
+    "help": "",
 }
 """Commands, in the order in which the help tells them, and the package of each one's file here."""
 COMMAND_NAMES = tuple(COMMANDS)

@@ -50,15 +50,4 @@ def _source(arguments: argparse.Namespace, environment: Environment) -> AnswerSo
 
     if arguments.url is not None:
         return ServerSource(arguments.url, arguments.model or "", env.api_key())
-    from firelane.llm import LLM
-    from firelane.server.options.served_models import served_name
-    from firelane.server.progress import ProgressDisplay
-
-    display = ProgressDisplay(words={"pack": "packing weights, once"})
-    settings = {"max_num_seqs": 1, **options.engine_settings(arguments)}
-    settings["isolated"] = settings.get("sandbox", True)
-    try:
-        llm = LLM(arguments.model, cache_dir=environment.cache_dir, progress=display, **settings)
-    finally:
-        display.close()
-    return LocalSource(llm, served_name(arguments.model), options.first_adapter(settings))
+    return LocalSource.load(arguments.model, environment.cache_dir, options.engine_settings(arguments))

@@ -40,9 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL_HELP}, or config.json alone")
     parser.add_argument(
         "--device",
-        required=True,
+        default="cpu",
         metavar="KIND[:N]",
-        help="h100:8, h200:2, rtx4090, ...; cpu: this machine, as `firelane doctor --save` has measured it",
+        help="h100:8, h200:2, rtx4090, ...; cpu (default): this machine, as `firelane doctor --save` has "
+        "measured it",
     )
     _add_load(parser)
     _add_layouts(parser)

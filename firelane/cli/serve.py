@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from firelane.server.progress import ProgressDisplay, ProgressEvents
 
 
+MOST_TOLD = 5
+"""Names of models that a start tells."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from firelane.options import add_options
     from firelane.server.options.sets import SERVE
@@ -48,6 +52,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     display = display_for(values.get("log_format", "text"), environment)
     gateway_options.check_access(values)
     asked = ServedModels(model=arguments.source, **fields(ServedModels, values))
+    if asked.model is None and not asked.more:
+        tell_models_here(display)
     models = asked.configs(values, display, environment.cache_dir)
     hosts = host_options.hosts_config(values)
     if hosts is not None and hosts.own > 0:
@@ -103,6 +109,19 @@ def _engine(
 
     assert model.model_dir is not None
     return engine_config(values, model.model_dir, environment, model.tokenizer_dir, hosts)
+
+
+def tell_models_here(display: ProgressDisplay | ProgressEvents) -> None:
+    """Say which models this machine has, to a person who has named none."""
+    from firelane import env
+    from firelane.server.progress import ProgressDisplay
+    from firelane.sources.others import found_models
+
+    names = [model.name for model in found_models(env.model_places())]
+    if names and isinstance(display, ProgressDisplay):
+        more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+        told = ", ".join(names[:MOST_TOLD])
+        display.say(f"models   this machine has {told}{more} (firelane list): firelane serve NAME serves one")
 
 
 def display_for(log_format: str, environment: Environment) -> ProgressDisplay | ProgressEvents:

@@ -10,6 +10,7 @@ from typing import Any
 from firelane.errors import ModelNotFoundError
 from firelane.models.config.reader import read_config
 from firelane.sources.hub import download_config
+from firelane.sources.names import source_of
 from firelane.sources.resolve import HUB_ID, resolve
 
 CONFIG = "config.json"
@@ -18,6 +19,7 @@ CONFIG = "config.json"
 def read_model(model: str | None) -> tuple[Path, Mapping[str, Any]]:
     """The directory and the content of config.json; of a model of the hub that file alone is fetched. Raises
     what resolve() and read_config() raise."""
+    model = None if model is None else source_of(model)
     path = Path(model).expanduser() if model is not None else None
     if path is not None and path.name == CONFIG and path.is_file():
         return path.parent, read_config(path.parent)

@@ -159,4 +159,8 @@ def count_text(count: int) -> str:
 
 
 def size_text(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 10**9 else f"{size / 1e6:.1f} MB"
+    """In the unit that fits."""
+    for unit, name, digits in ((10**12, "TB", 2), (10**9, "GB", 2), (10**6, "MB", 1)):
+        if size >= unit:
+            return f"{size / unit:.{digits}f} {name}"
+    return f"{size / 1e3:.1f} kB"

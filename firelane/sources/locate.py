@@ -10,17 +10,23 @@ from firelane.errors import CacheError, ModelNotFoundError
 from firelane.sources import hub_cache, remote
 from firelane.sources.cache import NodeCache
 from firelane.sources.gguf import model_directory
+from firelane.sources.names import source_of
 from firelane.sources.resolve import FILE_NAME, HUB_ID, resolve
 from firelane.stores.address import is_address, parse
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The name that a user calls a model by. Directories and GGUF files of this machine are always
-    here; models of the hub and of object stores come when they are pulled."""
+    """The name that a user calls a model by; of a short name or an alias, what it means. Directories and GGUF
+    files of this machine are always here; models of the hub and of object stores come when they are pulled.
+    """
 
     text: str | None
     cache_dir: Path
+
+    def __post_init__(self) -> None:
+        if self.text is not None:
+            object.__setattr__(self, "text", source_of(self.text))
 
     @property
     def is_address(self) -> bool:

@@ -15,6 +15,8 @@ from pathlib import Path
 from firelane import env
 from firelane.errors import ModelNotFoundError
 from firelane.sources.hub import download, download_gguf
+from firelane.sources.names import source_of
+from firelane.sources.others import is_blob
 from firelane.stores.address import StoreAddress, is_address, parse
 from firelane.stores.client import ObjectStore
 from firelane.weights.progress import Progress, silent
@@ -32,7 +34,8 @@ def resolve(
     whole: bool = False,
 ) -> Path:
     """The directory of `model`: None is the embedded model, then a local directory, a GGUF file, or a hub id,
-    which may name one of several GGUF files (owner/name:Q4_K_M), or the address of an object store.
+    which may name one of several GGUF files (owner/name:Q4_K_M), or the address of an object store; or a name
+    that stands for one of these (names.source_of).
     cache_dir: of what is fetched and made, None: as the environment says. whole: with the weights of a model
     in an object store, which else are read from there when they are wanted.
 
@@ -43,6 +46,7 @@ def resolve(
         return _checked(EMBEDDED)
     if not model.strip():
         raise ModelNotFoundError(f"{model!r} names no model: give a directory, a .gguf file, or a hub id")
+    model = source_of(model)
     if is_address(model):
         return _of_store(parse(model), cache_dir, progress, whole=whole)
     path = Path(model).expanduser()
@@ -51,15 +55,15 @@ def resolve(
         return _checked(path)
     from firelane.sources.gguf import is_gguf, model_directory
 
-    if is_gguf(path):
+    if is_gguf(path) or (mode and is_blob(path)):
         return model_directory(path, cache_dir or env.read().cache_dir)
     if mode:
         raise ModelNotFoundError(f"{model}: is a file; give a .gguf file, or the directory with config.json")
     hub_id, _, name = model.partition(":")
     if not HUB_ID.fullmatch(hub_id) or (":" in model and not FILE_NAME.fullmatch(name)):
         raise ModelNotFoundError(
-            f"{model}: no such directory; give a model directory, a .gguf file, or a hub id (owner/name, "
-            "owner/name:Q4_K_M)"
+            f"{model}: no such directory; give a model directory, a .gguf file, a hub id (owner/name, "
+            "owner/name:Q4_K_M), or a name that `firelane list` tells"
         )
     if name:
         return model_directory(download_gguf(hub_id, name, progress), cache_dir or env.read().cache_dir)

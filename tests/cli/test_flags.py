@@ -49,6 +49,10 @@ STORAGE = "--data-dir"
 TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 SERVER = "--url --api-key"
 FLAGS = {
+    "run": f"MODEL TEXT --url --system {SAMPLING} --config {ENGINE} --no-sandbox",
+    "list": "--known",
+    "alias": "NAME MODEL --remove",
+    "help": "COMMAND",
     "serve": "MODEL --config --model --replicas --prefill --decode --role-controller --routing --share-pages "
     "--kv-events-config --kv-transfer-address --kv-transport --kv-transfer-cipher "
     "--no-recovery --engine-timeout --step-deadline --no-sandbox "

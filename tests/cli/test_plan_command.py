@@ -214,15 +214,21 @@ def test_what_cannot_be_is_told_in_a_line(
         ["--batch", "1,,2"],
         ["--kv-cache-dtype", "f8"],
         ["--tp", "x"],
-        [],
     ],
 )
 def test_options_are_checked(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-    device = ["--device", "h100"] if options else []
     with pytest.raises(SystemExit) as caught:
-        main(["plan", *device, *options])
+        main(["plan", "--device", "h100", *options])
     assert caught.value.code == 2
     assert "argument" in capsys.readouterr().err
+
+
+def test_a_plan_without_a_device_is_of_this_machine(
+    llama: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRELANE_CACHE_DIR", str(tmp_path / "of a machine that nobody has measured"))
+    assert main(["plan", str(llama)]) != 0
+    assert "firelane doctor --save" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ class ChatSession:
                 if text:
                     self._act(text)
 
+    def ask_once(self, text: str) -> bool:
+        """One question, without commands; whether it was answered."""
+        with _interruptible():
+            self._ask(text)
+        return bool(self.messages)
+
     def _next(self, may_interrupt: Callable[[bool], None]) -> str:
         """The next line that is typed; nothing after Ctrl-C, and /exit at the end of the input."""
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ Message = dict[str, str]
 Settings = dict[str, Any]
 """Sampling values by their names in SamplingParams, which are those of the APIs."""
 CONNECT_S = 10.0
+LOOK_S = 1.0
+"""For a server that may not be there."""
 ERROR_BYTES = 4096
 HIDDEN_WORDS = "reasoning_content"
 """Field of the model's messages that has its reasoning."""
@@ -48,6 +51,24 @@ class LocalSource:
         """lora: as in SamplingParams."""
         self.name = lora or name
         self._llm, self._lora = llm, lora
+
+    @classmethod
+    def load(cls, model: str | None, cache_dir: Path, given: Settings) -> LocalSource:
+        """Fetch the model where it is not here, and load it. given: settings of its engine. Raises a
+        FirelaneError."""
+        from firelane.llm import LLM
+        from firelane.server.options.served_models import served_name
+        from firelane.server.options.shared import first_adapter
+        from firelane.server.progress import ProgressDisplay
+
+        display = ProgressDisplay(words={"pack": "packing weights, once"})
+        settings = {"max_num_seqs": 1, **given}
+        settings["isolated"] = settings.get("sandbox", True)
+        try:
+            llm = LLM(model, cache_dir=cache_dir, progress=display, **settings)
+        finally:
+            display.close()
+        return cls(llm, served_name(model), first_adapter(settings))
 
     def answer(self, messages: list[Message], settings: Settings) -> Iterator[Delta]:
         """The chat template says what becomes of the reasoning of earlier answers."""
@@ -154,3 +175,23 @@ def _reason(status: int, body: bytes) -> str:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, LookupError, TypeError):
         return f"the server answered with status {status}"
+
+
+def served_by(url: str, key: str, names: Sequence[str]) -> str:
+    """The first of these names that the server at `url` serves; "" where it has none of them, or does not
+    answer. Raises UsageError for a `url` that is none."""
+    import urllib.request
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--url {url}: give http://HOST:PORT")
+    base = url.rstrip("/").removesuffix("/v1")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{base}/v1/models", headers=headers), timeout=LOOK_S
+        ) as answer:
+            there = {str(model["id"]) for model in json.loads(answer.read())["data"]}
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+        return ""
+    return next((name for name in names if name in there), "")
