@@ -31,6 +31,7 @@ WHOLE = (
     "backends/cuda/test_cuda_travelling_pages.py",
     "backends/test_cpu_cache_codes.py",
     "backends/test_cpu_coded.py",
+    "backends/test_cpu_encoders.py",
     "backends/test_cpu_experts.py",
     "backends/test_cpu_grouped.py",
     "backends/test_cpu_hosts.py",

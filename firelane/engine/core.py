@@ -189,8 +189,10 @@ class EngineCore:
         try:
             if self._get(request.id) is not None:
                 raise RequestError(f"request id {request.id} is in use")
-            check_generates(request, can_generate=self._executor.can_generate)
-            sequence = make_sequence(request, self._executor.limits, self._executor.vocab_size, self.kv)
+            limits = self._executor.limits
+            is_encoder, can_generate = limits.whole_prompts, self._executor.can_generate
+            check_generates(request, can_generate=can_generate, is_encoder=is_encoder)
+            sequence = make_sequence(request, limits, self._executor.vocab_size, self.kv)
             sequence.urgency = urgency_of(request, self._clock())
             sequence.adapter = self._adapters.of(request.adapter)
             is_ready = self._prerequisites.add(sequence, request)

@@ -16,7 +16,7 @@ from firelane.program.ops import Attention, Pool
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType, Rows
-from tests.backends.cpu_harness import Chunk, Machine, apart, limits, machine
+from tests.backends.cpu_harness import HERE, Chunk, Machine, apart, limits, machine
 from tests.backends.test_cpu_ops import ATTENTION_BOUNDS, BOUNDS, read
 from tests.models.toy_encoders import ENCODERS
 
@@ -26,7 +26,7 @@ DTYPES = {"bf16": DType.BF16, "f32": DType.F32}
 CASES = {
     f"{isa}/{family}/{dtype}": (isa, family, dtype)
     for isa in supported_isas(cpu_identity())
-    for family in ENCODERS
+    for family in (ENCODERS if isa == HERE else ("bert", "modernbert"))
     for dtype in DTYPES
 }
 

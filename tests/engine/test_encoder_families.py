@@ -182,5 +182,5 @@ def test_texts_that_are_too_long_are_refused(encoders, kernel_cache: Path) -> No
     )
     executor.release()
     assert f"{MAX_LEN + 1} tokens" in channel.rejected[1]
-    assert "cannot generate text" in channel.rejected[2]
+    assert "is an encoder" in channel.rejected[2]
     assert "second_text is 10" in channel.rejected[3]

@@ -236,12 +236,16 @@ NO_HEAD = (
     "this model cannot generate text: its checkpoint has no head (lm_head.weight). Ask it for embeddings "
     "(/v1/embeddings, /api/embed, LLM.embed), or serve a checkpoint that has one"
 )
+ENCODER = (
+    "this model is an encoder: it makes vectors or scores of texts (/v1/embeddings, /v1/rerank) and cannot "
+    "generate text"
+)
 
 
-def check_generates(request: NewRequest, *, can_generate: bool) -> None:
+def check_generates(request: NewRequest, *, can_generate: bool, is_encoder: bool = False) -> None:
     """Raises RequestError for a request that needs logits of a model without a head."""
     if not can_generate and request.pooling is None:
-        raise RequestError(NO_HEAD)
+        raise RequestError(ENCODER if is_encoder else NO_HEAD)
 
 
 def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: KvCache) -> Sequence:
