@@ -18,6 +18,8 @@ from firelane.api.stored.responses import ResponsesRequest
 from firelane.api.stored.responses_items import ITEM_TYPES
 from firelane.gateway.apis.decisions.decision_types import DecisionQuestion, DecisionRequest
 from firelane.gateway.apis.decisions.systemone_types import SystemOneQuestion, SystemOneRequest
+from firelane.gateway.apis.embeddings.class_types import PoolingRequest
+from firelane.gateway.apis.embeddings.cohere import CohereEmbedRequest
 from firelane.gateway.apis.embeddings.score_types import RerankRequest, ScoreRequest
 from firelane.gateway.apis.llama_server.types import InfillRequest, NativeCompletionRequest
 from firelane.gateway.apis.messages.types import MessagesRequest
@@ -94,6 +96,11 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
             "Score and rerank",
             (names(ScoreRequest) | names(RerankRequest)) - {"options"} | {"options.rejectIfBusy"},
         ),
+        (
+            "Classes, and what a model makes of texts",
+            names(PoolingRequest) - {"options"} | {"options.rejectIfBusy"},
+        ),
+        ("Cohere's embeddings", names(CohereEmbedRequest)),
         (
             "Decisions",
             (names(SystemOneRequest) | names(DecisionRequest)) - {"options"}

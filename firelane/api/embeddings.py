@@ -15,13 +15,15 @@ from firelane.errors import RequestError
 MAX_INPUTS = 2048
 NumberFormat = Literal["float32", "float16", "bfloat16"]
 ByteOrder = Literal["native", "little", "big"]
-_PREFIX = "put what the model wants to read before a text into the text"
 REFUSED: Mapping[str, Refusal] = {
     "output_dtype": Refusal(("float", "float32"), "vectors are floats: see `embed_dtype`"),
     "embedding_types": Refusal((["float"],), "vectors are floats: see `embed_dtype`"),
     "embedding_type": Refusal(("float", "base64"), "vectors are floats: see `embed_dtype`"),
     "late_chunking": Refusal((False,)),
-    **dict.fromkeys(("prompt_name", "input_type", "task", "task_type"), Refusal(("",), _PREFIX)),
+    **dict.fromkeys(
+        ("task", "task_type"),
+        Refusal(("",), "name the model's prompt as `prompt_name`, or put it into the text"),
+    ),
     "messages": Refusal(([],), "send texts as `input`"),
 }
 """Fields that change what a vector is, by the names of other servers."""
@@ -35,7 +37,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     input, -1: as many as the model takes. `normalize` (true): scale vectors to length 1. `pooling`: of which
     positions a vector is made, the model's own kind where it is left out. `embed_dtype`, `endianness`: the
     format of the numbers, which counts for base64; numbers in JSON are those that the format holds.
-    `output_dimension` is another name of `dimensions`. `options` is of Workers AI.
+    `prompt_name`: which of the model's prompts is put before each text, `input_type`: the same by a kind of
+    input, as "query". `output_dimension` is another name of `dimensions`. `options` is of Workers AI.
     """
 
     input: str | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
@@ -51,6 +54,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     embed_dtype: NumberFormat | None = None
     endianness: ByteOrder | None = None
     output_dimension: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    prompt_name: Annotated[str, Meta(max_length=256)] | None = None
+    input_type: Annotated[str, Meta(max_length=256)] | None = None
     options: RunOptions | None = None
 
     # Refused: see REFUSED.
@@ -58,8 +63,6 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     embedding_types: Any = None
     embedding_type: Any = None
     late_chunking: Any = None
-    prompt_name: Any = None
-    input_type: Any = None
     task: Any = None
     task_type: Any = None
     messages: Any = None
@@ -78,6 +81,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         for name, refusal in REFUSED.items():
             if not refusal.asks_for_nothing(getattr(self, name)):
                 raise refused(name, refusal.advice)
+        if self.prompt_name and self.input_type:
+            raise RequestError("give either `prompt_name` or `input_type`", param="input_type")
         if self.output_dimension is not None:
             if self.dimensions not in (None, self.output_dimension):
                 raise RequestError(

@@ -49,7 +49,7 @@ class EmbeddingFiles:
     def prompt(self, name: str | None) -> str:
         """The text to put before an input. Raises RequestError for a name that the model does not have."""
         name = name or self.default_prompt
-        if name is None:
+        if not name:
             return ""
         if name not in self.prompts:
             known = ", ".join(map(repr, self.prompts)) or "none"

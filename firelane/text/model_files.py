@@ -31,6 +31,8 @@ WITHOUT_TEMPLATE = ("deepseek_v32",)
 """Kinds of models that are published without a chat template, which come with Firelane."""
 SPLITTING_UNKNOWN = "splitting_unknown"
 """In the tokenizer_config.json of a converted GGUF file that does not say how texts are cut."""
+EMBEDDER_FILES = ("modules.json", "1_Pooling/config.json")
+"""A model with one of them was made for vectors."""
 INFILL_NAMES = "infill_names"
 """In the tokenizer_config.json of a converted GGUF file that names the marks of texts with a gap."""
 DECISION_HEADS = ("joint_head_config.json", "decision_config.json")
@@ -95,7 +97,7 @@ def read_model_files(model_dir: Path, chat_template: Path | None = None) -> Mode
             config,
             _read_json(model_dir / "1_Pooling" / "config.json"),
             _read_json(model_dir / "config_sentence_transformers.json"),
-            is_embedder=(model_dir / "modules.json").is_file(),
+            is_embedder=any((model_dir / name).is_file() for name in EMBEDDER_FILES),
         ),
         infill_names=_infill_names(tokenizer_config),
         decision_head=next((name for name in DECISION_HEADS if (model_dir / name).is_file()), ""),

@@ -80,8 +80,8 @@ CALLS = [
     ("get", "/api/tags", "/api/tags", None),
     ("get", "/api/ps", "/api/ps", None),
     ("get", "/api/version", "/api/version", None),
-    ("post", "/v1/score", "/v1/score", {"text_1": "x", "text_2": "y"}),
-    ("post", "/v1/rerank", "/v1/rerank", {"query": "x", "documents": ["y"]}),
+    ("post", "/v1/score", "/v1/score", {"text_1": "x", "text_2": "y", "pooling": "last"}),
+    ("post", "/v1/rerank", "/v1/rerank", {"query": "x", "documents": ["y"], "pooling": "last"}),
     (
         *("post", "/v1/systemone", "/v1/systemone"),
         {"state": "x", "questions": {"q": {"type": "score", "criteria": ["a", "b"]}, "p": {"type": "noul"}}},

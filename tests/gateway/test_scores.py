@@ -22,7 +22,10 @@ def cosine(service, one: str, other: str) -> float:
 
 
 @pytest.fixture
-def scored(service):
+def scored(make_service, core, tmp_path):
+    """A model with sentence-transformers' files."""
+    (write_model(tmp_path, core) / "modules.json").write_text("[]")
+    service = make_service(model_dir=tmp_path)
     service.run(setattr, service.engine, "embed", vectors)
     return service
 
@@ -80,8 +83,8 @@ def test_rerank(scored, path):
         ({"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 0}, "use -1 or at least 1"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(service, fields, said):
-    answer = service.http.post("/v1/score", json=fields)
+def test_what_cannot_be_scored_is_refused(scored, fields, said):
+    answer = scored.http.post("/v1/score", json=fields)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
 
@@ -104,6 +107,16 @@ def test_a_model_that_pools_in_another_way_is_asked_for_a_known_one(make_service
     assert "name one as `pooling`" in answer.json()["error"]["message"]
     fields = {"query": "a", "documents": ["b"], "pooling": "mean"}
     assert service.http.post("/v1/rerank", json=fields).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v1/score"])
+def test_a_model_made_to_chat_says_so(service, path):
+    fields = {"query": "a", "documents": ["b"]} if path == "/v1/rerank" else {"text_1": "a", "text_2": "b"}
+    answer = service.http.post(path, json=fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "no_scores"
+    assert "made to chat" in answer.json()["error"]["message"]
+    assert service.http.post(path, json={**fields, "pooling": "mean"}).status_code == 200
 
 
 def test_no_cosine_is_beyond_one():

@@ -12,6 +12,7 @@ from firelane.gateway.apis.chat.handler import ChatHandler
 from firelane.gateway.apis.chat.stored import StoredChatHandler
 from firelane.gateway.apis.completions.handler import CompletionHandler
 from firelane.gateway.apis.decisions.handler import DecisionHandler
+from firelane.gateway.apis.embeddings.cohere import CohereHandler
 from firelane.gateway.apis.embeddings.handler import EmbeddingHandler
 from firelane.gateway.apis.embeddings.pooled import PooledHandler
 from firelane.gateway.apis.embeddings.scores import ScoreHandler
@@ -86,6 +87,7 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from EmbeddingHandler(models, bodies).routes()
     yield from ScoreHandler(models, bodies).routes()
     yield from PooledHandler(models, bodies).routes()
+    yield from CohereHandler(models, bodies).routes()
     yield from DecisionHandler(models, bodies).routes()
     yield from _owned(FileHandler(services.files, replies, services.metrics).routes())
     yield from _owned(BatchHandler(services.batches, bodies, replies).routes())

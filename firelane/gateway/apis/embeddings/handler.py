@@ -6,11 +6,28 @@ from collections.abc import Iterable
 
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest, EmbeddingResponse
+from firelane.errors import RequestError
 from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.vectors import EmbeddingList, VectorFormat, check_dimensions
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import Models
+from firelane.text.embedding_files import EmbeddingFiles
+
+
+def prompted(
+    inputs: list[str] | list[list[int]], files: EmbeddingFiles, request: EmbeddingRequest
+) -> list[str] | list[list[int]]:
+    """Texts behind the model's prompt that is asked for, or that it has for all. Raises RequestError for a
+    prompt that the model does not have, and for one before token ids."""
+    if isinstance(inputs[0], str):
+        name, task = request.prompt_name, request.input_type
+        prompt = files.prompt(name) if name else files.task_prompt(task or None)
+        return [f"{prompt}{text}" for text in inputs] if prompt else inputs
+    for field in ("prompt_name", "input_type"):
+        if getattr(request, field):
+            raise RequestError(f"`{field}` goes before texts: leave it out with token ids", param=field)
+    return inputs
 
 
 class EmbeddingHandler:
@@ -37,7 +54,7 @@ class EmbeddingHandler:
             order=request.endianness or "native",
         )
         ask = EmbeddingAsk(
-            inputs=inputs,
+            inputs=prompted(inputs, model.prompts.files.embedding, request),
             answer=EmbeddingList(form, request.model or model.name, len(inputs)),
             keep=request.truncate_prompt_tokens,
             special=request.add_special_tokens is not False,

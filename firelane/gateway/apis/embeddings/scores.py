@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from firelane.api.decode import BodyDecoder
+from firelane.errors import RequestError
 from firelane.gateway.apis.embeddings.classes import PairScores, Write, check_pairs
 from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.score_types import (
@@ -107,6 +108,7 @@ async def _score(
 async def _embed(
     model: ServedModel, exchange: Exchange, request: VectorPairs, texts: list[str], answer: Cosines
 ) -> None:
+    _check_cosines(model, request)
     part = "documents" if isinstance(request, RerankRequest) else "text_2"
     ask = EmbeddingAsk(
         inputs=texts,
@@ -119,6 +121,18 @@ async def _embed(
         options=request.options,
     )
     await embed(model, exchange, ask)
+
+
+def _check_cosines(model: ServedModel, request: VectorPairs) -> None:
+    """Raises RequestError for a model that was made to chat, whose hidden states rank badly."""
+    files, ready = model.prompts.files, model.serving()
+    if request.pooling is None and ready.can_generate and files.template and not files.embedding.is_embedder:
+        raise RequestError(
+            "this model was made to chat, not to compare texts: serve an embedding model or a reranker, or "
+            "give `pooling` (`last` or `mean`) to compare its hidden states all the same",
+            param="model",
+            code="no_scores",
+        )
 
 
 def _scores(model: str, cosines: list[float], tokens: int) -> bytes:
