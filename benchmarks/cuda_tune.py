@@ -27,6 +27,10 @@ from cuda_clock import open_device
 from cuda_drive import limits_for
 from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, parser, publish, run_main
+from cuda_tuning.candidates import neighbours
+from cuda_tuning.grouped_problem import problem_of
+from cuda_tuning.stopwatch import CudaStopwatch
+from cuda_tuning.tuner import Measured, table_of, tune
 
 from firelane.backends.cuda.device.launch import Work
 from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule
@@ -34,10 +38,6 @@ from firelane.backends.cuda.lowering.buckets import make_buckets
 from firelane.backends.cuda.lowering.compilation import compile_all
 from firelane.backends.cuda.lowering.product_plan import ExpertOp, ProductPlan, grouped_shape
 from firelane.backends.cuda.tuning import store
-from firelane.backends.cuda.tuning.candidates import neighbours
-from firelane.backends.cuda.tuning.grouped_problem import problem_of
-from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch
-from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 from firelane.contract import StepLimits
 from firelane.errors import CompilerError
 from firelane.program.program import Program

@@ -20,7 +20,7 @@ from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
 from firelane.gateway.conversations.turn import ConversationStores
-from firelane.gateway.engines.listener import ReplicaListener
+from firelane.gateway.engines.observer import ReplicaListener
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.roles.role_control import NoRoleControl, RoleControl, role_control
 from firelane.gateway.files.data_dir import DataDir

@@ -140,10 +140,6 @@ class BlockPool:
         """The page of this name, or UNKNOWN."""
         return self._by_name[group].get(name, UNKNOWN)
 
-    def num_idle(self, pages: Sequence[int]) -> int:
-        """Number of these pages that nobody uses, so that sharing them makes `num_free` smaller."""
-        return sum(1 for page in pages if self._references[page] == 0)
-
     def share(self, pages: Sequence[int]) -> None:
         """One more user for each of these named pages."""
         for page in pages:

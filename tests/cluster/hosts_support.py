@@ -12,8 +12,7 @@ import uvloop
 from firelane.cluster.addresses import Address, Place
 from firelane.cluster.dial import dial
 from firelane.cluster.host import EngineHost
-from firelane.cluster.remote_engine import BackOff
-from firelane.cluster.remote_fleet import RemoteFleet
+from firelane.cluster.remote_fleet import BackOff, RemoteFleet
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet

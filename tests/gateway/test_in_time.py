@@ -9,7 +9,7 @@ import pytest
 from test_policies import Engine, prompt
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.routing.in_time import in_time
+from firelane.gateway.engines.routing.policies import in_time
 from firelane.gateway.engines.routing.routing import POLICIES, Router
 from firelane.wire.frames import NewRequest, Sampling
 

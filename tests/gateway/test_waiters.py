@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from firelane.gateway.engines.link.waiters import Waiters
+from firelane.gateway.engines.observer import Waiters
 
 
 def test_all_that_wait_go_on_at_once_but_for_those_that_are_cancelled():

@@ -8,10 +8,10 @@ import numpy as np
 
 from firelane.contract import SAMPLE, SCORE, ZERO_STATE, SlotState, StepInputs, StepLimits
 from firelane.parallel.ranks import RankLayout, rank_program
-from firelane.parallel.reference_group import ReferenceGroup
 from firelane.program.program import Program
 from firelane.program.reference import reference_weights
 from tests.models.toy_config import MAX_LEN
+from tests.parallel.reference_group import ReferenceGroup
 
 LIMITS = StepLimits(
     max_num_seqs=2,

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from firelane.engine_state import LinkState
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.dispatcher import Dispatcher
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.link.waiters import Waiters
-from firelane.gateway.engines.listener import NOBODY
 from firelane.gateway.engines.recovery.recovery import Death, Recovery
 from firelane.gateway.engines.trials import Trials
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaListener:
+    """Calls by which the gateway hears of new engines and of each of their steps."""
+
+    on_ready: Callable[[Ready], None]
+    on_frame: Callable[[StepFrame, float, int], None]
+    """After all sinks have seen the frame. The time is of the monotonic clock. The figure behind it counts
+    tokens of the prompts that ended in the step."""
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+NOBODY = ReplicaListener(_nothing, _nothing)
+"""Hears nothing."""
+
+
+class Waiters:
+    """Tasks that wait for the next change of something. All methods belong to one event loop."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        """Until the next `wake`."""
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        await future
+
+    def wake(self) -> None:
+        futures, self._futures = self._futures, []
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
 
 
 class ReplicaObserver:

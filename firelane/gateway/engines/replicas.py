@@ -20,8 +20,7 @@ from firelane.gateway.engines import joint
 from firelane.gateway.engines.dispatcher import Dispatcher
 from firelane.gateway.engines.in_flight import InFlight, Sink
 from firelane.gateway.engines.link.link import EngineLink
-from firelane.gateway.engines.listener import ReplicaListener
-from firelane.gateway.engines.observer import ReplicaObserver
+from firelane.gateway.engines.observer import ReplicaListener, ReplicaObserver
 from firelane.gateway.engines.recovery.ejection import Ejection, NoEjection
 from firelane.gateway.engines.recovery.recovery import NoRecovery, Recovery
 from firelane.gateway.engines.routing.routing import Router

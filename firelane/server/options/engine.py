@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
-from firelane.engine_config import EngineConfig, HostsConfig
+import msgspec
+
+from firelane.engine_config import EngineConfig, HostsConfig, TiersConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.gateway.config import ModelConfig
 from firelane.options import Values, fields
 from firelane.server.engine_shares import EngineOptions
-from firelane.server.options.tiers import prepared
 from firelane.server.options.travelling_pages import check_travelling
 
 log = logging.getLogger(__name__)
@@ -91,3 +94,33 @@ def _check_roles(values: Values, engine: EngineConfig) -> None:
             f"--replicas beside {option}: the number of engines is said twice; leave out one or the other"
         )
     check_travelling(engine, option)
+
+
+def prepared(tiers: TiersConfig) -> TiersConfig:
+    """The same tiers, with paths that do not depend on the current directory; the one on a drive has its
+    directory. Raises UsageError."""
+    disk, key_file = tiers.disk, tiers.disk_key_file
+    return msgspec.structs.replace(
+        tiers,
+        disk=None if disk is None else _directory(disk),
+        disk_key_file=None if key_file is None else key_file.absolute(),
+    )
+
+
+def _directory(path: Path) -> Path:
+    """A directory that nobody else writes to, made where it is not there. Raises UsageError."""
+    path = path.absolute()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+    except OSError as error:
+        raise UsageError(f"--kv-disk {path}: {error.strerror or error}") from None
+    # Its group may: volumes of Kubernetes belong to root and the pod's fsGroup.
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
+        raise UsageError(
+            f"--kv-disk {path}: other users can put pages there; chmod o-w it, or take a directory of "
+            "your own"
+        )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"--kv-disk {path}: it cannot be written to; take another one")
+    return path

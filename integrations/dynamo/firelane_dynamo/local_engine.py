@@ -11,7 +11,7 @@ from firelane.engine_state import EngineEvent, EngineExit, Lost
 from firelane.errors import FirelaneError
 from firelane.gateway.engines.link.link import EngineLink
 from firelane.gateway.engines.link.watch import Deadlines, Heartbeat
-from firelane.gateway.engines.listener import NOBODY, ReplicaListener
+from firelane.gateway.engines.observer import NOBODY, ReplicaListener
 from firelane.gateway.engines.recovery.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.node.peer_connections import PeerConnections

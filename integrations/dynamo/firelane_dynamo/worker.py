@@ -23,7 +23,7 @@ from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 
 from firelane.errors import EngineDeadError, FirelaneError, RequestError
 from firelane.gateway.engines.link.watch import Deadlines
-from firelane.gateway.engines.listener import ReplicaListener
+from firelane.gateway.engines.observer import ReplicaListener
 from firelane.text.model_files import read_model_files
 from firelane.wire.frames import Ready
 from firelane_dynamo.chunks import Choices

@@ -16,7 +16,6 @@ import pytest
 import torch
 from matrices_harness import original_bits, padded, random_bits
 
-from firelane.backends.cuda.loading.load_stages import time_stages
 from firelane.backends.cuda.loading.loading import load_weights, may_be_coded, planned_bytes, staging_bytes
 from firelane.backends.cuda.loading.packing import work_ahead
 from firelane.backends.cuda.loading.reading import PortionReader, portions
@@ -307,13 +306,6 @@ def test_who_may_be_in_the_coded_form() -> None:
         assert may_be_coded(PROGRAM, weight, "auto") == (len(weight.shape) == 2 and weight.shape[1] == 128)
         assert not may_be_coded(PROGRAM, weight, "bf16")
     assert placements(PROGRAM, "auto") == placements(PROGRAM, "lossless")
-
-
-def test_stages_are_timed(tmp_path: Path) -> None:
-    checkpoint = write(tmp_path, tensors())
-    stages = time_stages(PROGRAM, checkpoint, HostDevice(), mode="bf16", threads=1)
-    assert min(stages.read_s, stages.copy_s, stages.pack_s) > 0
-    assert stages.nbytes >= PROGRAM.weights_bytes
 
 
 def test_kernels_are_known_ahead() -> None:

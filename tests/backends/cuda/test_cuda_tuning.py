@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from products_harness import assert_near
 
+from benchmarks.cuda_tuning.candidates import is_possible, neighbours
+from benchmarks.cuda_tuning.grouped_problem import GroupedProblem, problem_of
+from benchmarks.cuda_tuning.problem import LEAST_RUNS, Problem
+from benchmarks.cuda_tuning.stopwatch import NEVER, CudaStopwatch
+from benchmarks.cuda_tuning.tuner import Measured, table_of, tune
 from firelane.backends.cuda.device.launch import Work
 from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule, choose
 from firelane.backends.cuda.kernels.matmul.tiling import fitting
 from firelane.backends.cuda.tuning import store
-from firelane.backends.cuda.tuning.candidates import is_possible, neighbours
-from firelane.backends.cuda.tuning.grouped_problem import GroupedProblem, problem_of
-from firelane.backends.cuda.tuning.problem import LEAST_RUNS, Problem
-from firelane.backends.cuda.tuning.stopwatch import NEVER, CudaStopwatch
-from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 
 DECODE = ProductShape(rows=4096, k=4096, gated=False, max_rows=1, is_coded=True)
 PREFILL = ProductShape(rows=28672, k=4096, gated=True, max_rows=8192, is_coded=False)
@@ -195,7 +195,7 @@ def test_a_problem_of_experts_has_one_result() -> None:
 
 
 def test_parts_and_whole_products_of_a_problem_have_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firelane.backends.cuda.tuning.problem.PASSED_BYTES", 1)
+    monkeypatch.setattr("benchmarks.cuda_tuning.problem.PASSED_BYTES", 1)
     shape = ProductShape(rows=64, k=1024, gated=False, max_rows=2, is_coded=True)
     problem = Problem(shape=shape, device=torch.device("cpu"))
     results: list[np.ndarray] = []

@@ -11,10 +11,9 @@ from compressed_tensors.quantization import QuantizationConfig, preset_name_to_s
 from firelane.program.recipes import widened
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.quantized.numbers import E2M1
-from firelane.weights.quantizing.floats import e2m1_codes, e4m3_codes
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.native import quantize_library
-from firelane.weights.quantizing.parts import parts_of, quantize_rows
+from firelane.weights.quantizing.parts import e2m1_codes, e4m3_codes, parts_of, quantize_rows
 from firelane.weights.quantizing.schemes import SCHEMES
 
 TORCH = {

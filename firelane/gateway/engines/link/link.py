@@ -10,18 +10,26 @@ from collections.abc import Callable
 
 from firelane.child_process.child import ProcessState, UnknownProcess
 from firelane.engine_state import EngineEvent, EngineLifecycle, EngineState, LinkState, Lost
+from firelane.errors import (
+    DeadlineError,
+    FirelaneError,
+    ModelNotServedError,
+    QueueFullError,
+    QueueTimeoutError,
+    RequestError,
+)
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link.commands import Commands
 from firelane.gateway.engines.link.connection import Connection, Renumbering
 from firelane.gateway.engines.link.load import EngineLoad
 from firelane.gateway.engines.link.observer import LinkObserver
 from firelane.gateway.engines.link.outbox import Outbox
-from firelane.gateway.engines.link.refusal import error_of, protocol_problem
 from firelane.gateway.engines.link.requests import EngineRequests
 from firelane.gateway.engines.link.watch import NoWatch, Watch
 from firelane.wire.adapters import AdaptersServed
 from firelane.wire.cache_events import CacheEvents, PageChanges
 from firelane.wire.frames import (
+    PROTOCOL_VERSION,
     Asleep,
     Awake,
     Beat,
@@ -272,3 +280,28 @@ class EngineLink:
 
 def _tell_nobody(*_: object) -> None:
     pass
+
+
+def error_of(frame: Rejected) -> FirelaneError:
+    """An error with the frame's status, or with that of its hundred."""
+    if frame.code == DeadlineError.reason:
+        return DeadlineError(frame.message)
+    if frame.status == QueueFullError.status:
+        return QueueFullError(frame.message)
+    if frame.status == QueueTimeoutError.status:
+        return QueueTimeoutError(frame.message)
+    if frame.status == ModelNotServedError.status:
+        return ModelNotServedError(frame.message, code=frame.code or None)
+    if frame.status >= FirelaneError.status:
+        return FirelaneError(frame.message)
+    return RequestError(frame.message, code="rejected_by_engine")
+
+
+def protocol_problem(ready: Ready) -> str:
+    """The reason why no frames can be exchanged with this engine; "" where they can."""
+    if ready.protocol == PROTOCOL_VERSION:
+        return ""
+    return (
+        f"the engine speaks protocol {ready.protocol}, this gateway {PROTOCOL_VERSION}: install the same "
+        "version of Firelane for both"
+    )

@@ -3,7 +3,9 @@ so that a simulation can ask them, too."""
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from bisect import bisect
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -185,3 +187,19 @@ class PageAware:
 
     def ended(self, flight: InFlight, output_tokens: int) -> None:
         pass
+
+
+def in_time(flight: InFlight, engines: Sequence[EngineT]) -> Sequence[EngineT]:
+    """The engines that are likely to be through with the request by its deadline, by what lies before it
+    there and by their own times; all of them where none is, or where it has no deadline. An engine that has
+    told no times yet is taken to be able to."""
+    if flight.due_s == math.inf or len(engines) < 2:
+        return engines
+    left_ms = 1000 * (flight.due_s - time.monotonic())
+    own, output = flight.prompt_tokens, max(1, flight.request.due_tokens - len(flight.tokens))
+    able = [
+        engine
+        for tokens, engine in zip(tokens_before(flight, engines), engines, strict=True)
+        if engine.token_ms * (tokens + own) + engine.step_ms * output <= left_ms
+    ]
+    return able or engines

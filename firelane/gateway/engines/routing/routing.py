@@ -7,7 +7,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.routed_engine import RoutedEngine
-from firelane.gateway.engines.routing.in_time import in_time
 from firelane.gateway.engines.routing.least_time import LeastTime
 from firelane.gateway.engines.routing.page_record import PageRecord
 from firelane.gateway.engines.routing.policies import (
@@ -17,6 +16,7 @@ from firelane.gateway.engines.routing.policies import (
     Policy,
     Random,
     SessionAffinity,
+    in_time,
 )
 from firelane.wire.cache_events import PageChanges, numbers_of
 from firelane.wire.page_names import PAGE_TOKENS, PageNames

@@ -20,9 +20,10 @@ from firelane.backends.cuda.kernels.rows.cast import cast
 from firelane.backends.cuda.step.row_groups import TILE_COLUMNS, RowGroups, most_tiles
 from firelane.backends.cuda.step.split_k import SplitKSum
 from firelane.backends.cuda.step.tables import NUM_COUNTS, TOKENS
-from firelane.backends.cuda.tuning.problem import LEAST_RUNS, Problem
 from firelane.backends.cuda.weights.matrices import Matrix
 from firelane.program.ops import SILU
+
+from .problem import LEAST_RUNS, Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from firelane.backends.cuda.device.launch import Work
 from firelane.backends.cuda.device.linear_config import LinearConfig, ProductShape, by_rule
-from firelane.backends.cuda.tuning.candidates import neighbours
-from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch
+
+from .candidates import neighbours
+from .stopwatch import CudaStopwatch
 
 log = logging.getLogger(__name__)
 CLEARLY = 0.98  # of the time before: less is noise
