@@ -15,6 +15,7 @@ import pytest
 from e2e_support import MODEL, metric
 
 from firelane.bench.server import ServerProcess
+from tests.models.families import make_checkpoint
 
 Connect = Callable[[ServerProcess], openai.OpenAI]
 Body = dict[str, Any]
@@ -118,3 +119,26 @@ def test_the_example_of_the_docs(cpu_server: ServerProcess) -> None:
     assert answer["answers"]["refund"]["noul"] == pytest.approx(told["answers"]["refund"]["noul"], rel=0.1)
     assert answer["answers"]["topic"]["choice"] == told["answers"]["topic"]["choice"]
     assert answer["answers"]["anger"]["score"] == pytest.approx(told["answers"]["anger"]["score"], rel=0.1)
+
+
+def test_a_recurrent_model_computes_the_state_once_too(
+    environ: dict[str, str], tmp_path: Path, connect: Connect
+) -> None:
+    model = make_checkpoint("lfm2", "float32", tmp_path / "toy")
+    state = "Another text, of which nobody has asked. " * 4  # the toy takes 256 tokens
+    questions = {
+        f"q{i}": {"type": "score", "instructions": f"{i}?", "criteria": ["a", "b"]} for i in range(16)
+    }
+    body = {"state": state, "questions": questions}
+    with ServerProcess(
+        [str(model), "--max-num-seqs", "16", "--kv-cache-gib", "0.2"], environ=environ
+    ) as server:
+        names = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
+        client = connect(server)
+        together = cast(Body, client.post("/systemone", body=body, cast_to=object))
+        asked, hits = (metric(server.url, name) for name in names)
+        assert asked - hits <= together["usage"]["input_tokens"] + 17 * 16
+        for name in list(questions)[:3]:
+            one = {"state": state, "questions": {name: questions[name]}}
+            alone = cast(Body, client.post("/systemone", body=one, cast_to=object))
+            assert alone["answers"][name] == together["answers"][name]

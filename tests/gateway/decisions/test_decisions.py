@@ -119,6 +119,20 @@ def test_the_others_wait_for_the_first(deciding):
     assert answers[0].status_code == 200
 
 
+def test_the_state_goes_ahead_alone_where_the_model_keeps_recurrent_state(deciding):
+    plain = decide(deciding, {"a": SCORE, "b": SCORE})
+    deciding.engine.submitted.clear()
+    deciding.run(deciding.engine.send, deciding.engine.ready(states_bytes=64))
+    deciding.wait_for(lambda: deciding.model.serving().states_bytes == 64)
+    assert decide(deciding, {"a": SCORE, "b": SCORE}) == plain
+    first, *others = deciding.engine.submitted
+    assert first.sampling.logprob_token_ids == []
+    assert {other.prompt[: len(first.prompt)] for other in others} == {first.prompt}
+    deciding.engine.submitted.clear()
+    decide(deciding, {"a": SCORE})
+    assert len(deciding.engine.submitted) == 1  # nobody to share it with
+
+
 def test_255_options_that_share_their_letters(deciding):
     options = {f"option {i}": None for i in range(255)}
     answer = decide(deciding, {"q": {**CHOICE, "criteria": options}})["answers"]["q"]

@@ -131,4 +131,4 @@ class DecisionHandler:
                 lambda answers: ask.write(name, answers, tokens),
                 model.adapter(ask.model),
             )
-            await run.start(run.first_read())
+            await run.start(run.first())

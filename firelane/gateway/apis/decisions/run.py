@@ -29,6 +29,9 @@ class DecisionRun(RequestRun):
     """Asks the first read alone: when it has its answer, the state's pages are in the KV cache, and the
     others compute their own tokens only. Each draws one token, which nobody looks at: what counts are the
     log-probabilities of labels in the row that it is drawn from.
+
+    A model with recurrent state begins where it has a snapshot, and leaves one at the end of a prompt: there
+    the prompt of the state alone goes ahead of all reads.
     """
 
     def __init__(
@@ -42,8 +45,9 @@ class DecisionRun(RequestRun):
     ) -> None:
         """write: makes the answer's JSON. The number of reads is that of its sequences."""
         session = f"decisions-{reservation.exchange.id}".encode()
-        super().__init__(model, reservation, len(reads), session)
-        self._prompts, self._reads, self._write = prompts, reads, write
+        self._leads = model.serving().states_bytes > 0 and len(reads) > 1
+        super().__init__(model, reservation, len(reads) + self._leads, session)
+        self._prompts, self._reads, self._write = prompts, iter(reads), write
         self._found: list[Found] = [{} for _ in prompts.questions]
         self._window = reservation.sequences
         self._adapter = model.asked_adapter(adapter, None, self.exchange.request.tenant)
@@ -51,22 +55,31 @@ class DecisionRun(RequestRun):
         self._salt = adapted_salt(salt, self._adapter)
         self._new_id = model.engines.next_id
 
-    def first_read(self) -> Iterator[NewSequence]:
-        yield self._next_read()
+    def first(self) -> Iterator[NewSequence]:
+        if self._leads:
+            yield self._sequence(None)
+        else:
+            yield from self._next()
 
-    def _next_read(self) -> NewSequence:
-        index, asked = len(self.sequences), self.exchange.request
-        planned = self._reads[index]
-        prompt = self._prompts.of(self._prompts.questions[planned.question], planned.read)
-        shared = len(self._prompts.head) // 4 if index else 0
+    def _next(self) -> Iterator[NewSequence]:
+        """The next read, where there is one."""
+        planned = next(self._reads, None)
+        if planned is not None:
+            yield self._sequence(planned)
+
+    def _sequence(self, planned: PlannedRead | None) -> NewSequence:
+        """None: the state alone."""
+        prompts, asked = self._prompts, self.exchange.request
+        prompt, wanted = prompts.head, list[int]()
+        if planned is not None:
+            prompt = prompts.of(prompts.questions[planned.question], planned.read)
+            wanted = list(planned.read.wanted)
+        shared = len(prompts.head) // 4 if self.sequences else 0
         stats = SequenceStats(self._new_id(), len(prompt) // 4 - shared)
-        sampling = Sampling(
-            temperature=0.0, max_tokens=1, logprobs=0, logprob_token_ids=list(planned.read.wanted)
-        )
         request = NewRequest(
             id=stats.id,
             prompt=prompt,
-            sampling=sampling,
+            sampling=Sampling(temperature=0.0, max_tokens=1, logprobs=0, logprob_token_ids=wanted),
             salt=self._salt,
             tenant=asked.tenant.name,
             weight=asked.tenant.weight,
@@ -89,8 +102,8 @@ class DecisionRun(RequestRun):
         sequence.first_s = sequence.last_s = self._now_s()
         self.sequence_done(sequence, "stop")
         try:
-            while not self.closed and len(self.sequences) < len(self._reads) and self._has_room():
-                self.submit(*self._next_read())
+            while not self.closed and self._has_room() and (new := next(self._next(), None)) is not None:
+                self.submit(*new)
         except EngineDeadError as error:
             self.fail(error)
 
@@ -107,13 +120,15 @@ class DecisionRun(RequestRun):
 
 
 class ReadSink:
-    """The Sink of one read. shared: tokens of its prompt that an earlier read counts."""
+    """The Sink of one read, or of the state alone. shared: its tokens that an earlier one counts."""
 
     __slots__ = ("_planned", "_run", "_shared", "_stats", "_told")
 
-    def __init__(self, stats: SequenceStats, planned: PlannedRead, shared: int, run: DecisionRun) -> None:
+    def __init__(
+        self, stats: SequenceStats, planned: PlannedRead | None, shared: int, run: DecisionRun
+    ) -> None:
         self._stats, self._planned, self._shared, self._run = stats, planned, shared, run
-        self._told = False
+        self._told = planned is None
 
     def on_started(self, started: Started, planned_s: float) -> None:
         self._stats.cached_tokens = max(0, started.cached_tokens - self._shared)
@@ -121,8 +136,9 @@ class ReadSink:
         self._run.started(self._stats)
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
-        self._told = True
-        self._run.add(self._planned, entry)
+        if self._planned is not None:
+            self._told = True
+            self._run.add(self._planned, entry)
 
     def on_waiting(self) -> None:
         """An answer in one piece has nothing to say meanwhile."""
