@@ -103,10 +103,8 @@ def _check_for_gpu(config: ExecutorConfig) -> None:
             f"{config.tiers.option}: pages of several GPUs ({config.ranks_option}) have no tiers; leave it "
             "out"
         )
-    if config.activation_dtype != "bf16":
-        raise UsageError(
-            f"--activation-dtype {config.activation_dtype}: a GPU multiplies bf16 numbers; leave it out"
-        )
+    if config.activation_dtype == "int8":
+        raise UsageError("--activation-dtype int8: a GPU multiplies bf16 numbers; leave it out")
     if config.replicas > MAX_ENGINES_PER_GPU:
         raise UsageError(
             f"{config.replicas} engines on one GPU: it takes {MAX_ENGINES_PER_GPU} at most, as each keeps "

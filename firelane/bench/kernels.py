@@ -153,7 +153,7 @@ def run_kernels(
     threads: int | None = None,
     weights: str = "auto",
     kv_cache_dtype: str = "auto",
-    activation_dtype: str = "bf16",
+    activation_dtype: str = "auto",
     progress: Progress,
 ) -> KernelFigures:
     """Measure the machine, then the ops, with `weights`, `kv_cache_dtype` and `activation_dtype` as in

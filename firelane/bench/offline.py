@@ -201,7 +201,7 @@ class OfflineRun:
     threads: int | None = None
     weights: str = "auto"
     kv_cache_dtype: str = "auto"
-    activation_dtype: str = "bf16"
+    activation_dtype: str = "auto"
 
 
 def run_offline(

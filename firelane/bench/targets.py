@@ -163,7 +163,7 @@ def run_targets(
     threads: int | None = None,
     weights: str = "auto",
     kv_cache_dtype: str = "auto",
-    activation_dtype: str = "bf16",
+    activation_dtype: str = "auto",
     progress: Progress,
 ) -> list[StepFigures]:
     """Measure one target after another. Raises UsageError for one that this machine lacks, and what loading

@@ -67,6 +67,11 @@ class Executor(Protocol):
         ...
 
     @property
+    def activation_dtype(self) -> str:
+        """The inputs of products with matrices of integer codes: "bf16" or "int8"."""
+        ...
+
+    @property
     def weights_bytes(self) -> int: ...
 
     @property

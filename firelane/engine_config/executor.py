@@ -16,7 +16,7 @@ WEIGHTS = ("auto", "bf16", "lossless", "int8", "int4")
 QUANTIZING = ("int8", "int4")
 DTYPES = ("auto", "bf16")
 GEMMS = ("invariant", "ranks", "library")
-ACTIVATION_DTYPES = ("bf16", "int8")
+ACTIVATION_DTYPES = ("auto", "bf16", "int8")
 KV_CACHE_MEMORY = ("private", "shared")
 KV_CACHE_CODES = ("int8", "fp8")
 KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
@@ -173,12 +173,13 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Option(
             "inputs of products with matrices that are stored as integers: bf16 numbers, or rounded to int8 "
-            "with a scale for each 32, faster and slightly other answers; on a CPU",
+            "with a scale for each 32, faster and slightly other answers; auto: int8 on a CPU that is known "
+            "to be faster with it, else bf16",
             ENGINE,
             choices=ACTIVATION_DTYPES,
             see="formats.md#products-of-integers",
         ),
-    ] = "bf16"
+    ] = "auto"
     weights_pages: Annotated[
         str,
         Option(

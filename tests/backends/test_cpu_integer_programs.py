@@ -15,7 +15,7 @@ from firelane import env
 from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.loader import check_integers
+from firelane.backends.cpu.loader import choose_activations
 from firelane.backends.cpu.native import ProgramLibrary
 from firelane.errors import UsageError
 from firelane.parallel.segments import segmented
@@ -135,4 +135,4 @@ def test_no_codes_no_integers() -> None:
     program = segmented(PROGRAMS["dense"])
     layout = Layout(program=program, limits=fitted(limits(), program), isa=HERE, integers=True)
     with pytest.raises(UsageError, match="no matrix of this model is in integer codes"):
-        check_integers(layout)
+        choose_activations(layout, "int8")

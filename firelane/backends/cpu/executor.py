@@ -207,6 +207,10 @@ class CpuExecutor:
         return self._layout.isa
 
     @property
+    def activation_dtype(self) -> str:
+        return "int8" if self._layout.integers else "bf16"
+
+    @property
     def weights_bytes(self) -> int:
         return self._weights.nbytes
 

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,9 @@ from firelane.weights.storage.huge_pages import HugePages
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 ALONE, NO_INTERCONNECT = Member(), CpuInterconnect()
+INT8_ISAS = ("avx512bf16", "avx512", "avx2")
+"""Targets on which products of int8 activations were measured, and were faster with every form of codes
+(benchmarks/results/formats.md)."""
 KV_SHARE = 0.5
 """The share of the memory that the weights leave."""
 log = logging.getLogger(__name__)
@@ -192,25 +196,29 @@ def _layout(
     program: Program, limits: StepLimits, isa: str, forms: Mapping[str, Format], config: ExecutorConfig
 ) -> Layout:
     """Raises UsageError, UnsupportedModelError."""
+    wanted = config.activation_dtype
     layout = Layout(
         program=program,
         limits=limits_of(program, limits),
         isa=isa,
         forms=forms,
-        integers=config.activation_dtype == "int8",
+        integers=wanted == "int8" or (wanted == "auto" and isa in INT8_ISAS),
         adapter_limits=AdapterLimits.of(config),
     )
-    check_integers(layout)
-    return layout
+    return choose_activations(layout, wanted)
 
 
-def check_integers(layout: Layout) -> None:
-    """UsageError where products were to be of integers and none is."""
-    if layout.integers and all(layout.row_unit(op) is None for op in layout.program.ops):
+def choose_activations(layout: Layout, wanted: str) -> Layout:
+    """The same layout, with bf16 activations where no matrix is in integer codes. Raises UsageError where the
+    user asked for int8."""
+    if not layout.integers or layout.has_integer_products:
+        return layout
+    if wanted == "int8":
         raise UsageError(
             "--activation-dtype int8: no matrix of this model is in integer codes; leave it out, or serve a "
             "quantised model (--weights int8 or int4 quantises this one)"
         )
+    return replace(layout, integers=False)
 
 
 def _beside(tiers_bytes: int) -> str:

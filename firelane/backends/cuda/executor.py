@@ -149,6 +149,10 @@ class CudaExecutor:
         return self._device.arithmetic
 
     @property
+    def activation_dtype(self) -> str:
+        return "bf16"
+
+    @property
     def weights_bytes(self) -> int:
         return self._weights_bytes
 

@@ -91,6 +91,7 @@ class NullExecutor:
     """
 
     arithmetic = ""
+    activation_dtype = "bf16"
     weights_bytes = 0
     kv_bytes = 0
     is_pipelined = False

@@ -81,6 +81,10 @@ class RankGroup:
         return self._executor.arithmetic
 
     @property
+    def activation_dtype(self) -> str:
+        return self._executor.activation_dtype
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of all ranks."""
         return self._executor.weights_bytes + self._leader.weights_bytes

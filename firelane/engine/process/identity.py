@@ -36,8 +36,8 @@ def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) ->
     form = config.weights if config.weights in QUANTIZING else config.dtype
     parts = (firelane.__version__, checkpoint, backend, gemm, form, str(executor.vocab_size))
     parts = (*parts, config.kv_cache_code) if config.kv_cache_code else parts
-    if config.activation_dtype != "bf16":
-        parts = (*parts, f"activations {config.activation_dtype}")
+    if executor.activation_dtype != "bf16":
+        parts = (*parts, f"activations {executor.activation_dtype}")
     if executor.arithmetic:
         parts = (*parts, f"arithmetic {executor.arithmetic}")
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -356,7 +356,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         kv_cache_dtype=config.kv_cache_dtype,
         quantization=quantization_of(config),
         can_sleep=_can_sleep(executor, config),
-        activation_dtype=config.activation_dtype,
+        activation_dtype=executor.activation_dtype,
         role=config.role,
         engine_id=engine_id,
         kv_medium="GPU" if takes_gpu(config.backend) else "CPU",

@@ -221,6 +221,11 @@ class Layout:
             return None
         return min(row_group(op.weight.k, self.input_segments(op)), grouping.group)
 
+    @property
+    def has_integer_products(self) -> bool:
+        """Whether any op multiplies integers."""
+        return any(self.row_unit(op) is not None for op in self.program.ops)
+
     def input_segments(self, op: Op) -> tuple[int, ...]:
         return op.segments if isinstance(op, Linear) else ()
 

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 import firelane
 from firelane import env
 from firelane.backends.cpu.native import MOST_IN_FLIGHT
@@ -35,16 +37,34 @@ def check_group(program: Program, config: ExecutorConfig) -> HostLayout:
     return HostLayout(ranks=ranks, count=nodes)
 
 
+def with_activation_dtype(program: Program, hosts: HostLayout, config: ExecutorConfig) -> ExecutorConfig:
+    """The config of a group of ranks: activations of "auto" become those of "bf16" where ranks would round
+    inputs of integer products in other groups than one process does."""
+    if config.activation_dtype != "auto":
+        return config
+    programs = [rank_program(program, hosts.ranks, rank) for rank in range(hosts.ranks.ranks)]
+    if rounds_as_one_process(program, hosts.ranks, programs):
+        return config
+    return msgspec.structs.replace(config, activation_dtype="bf16")
+
+
 def check_integer_rows(program: Program, layout: RankLayout, programs: Sequence[Program]) -> None:
     """UsageError where ranks would round inputs of integer products in groups of other sizes than one process
     does. programs: of all ranks."""
+    if not rounds_as_one_process(program, layout, programs):
+        raise UsageError(
+            f"--activation-dtype int8: {layout.ranks} ranks would round rows of {program.name} in other "
+            "groups than one process does; leave it out, or choose another number of ranks"
+        )
+
+
+def rounds_as_one_process(program: Program, layout: RankLayout, programs: Sequence[Program]) -> bool:
+    """Whether ranks round inputs of integer products in the groups of one process. programs: of all ranks."""
     wanted = _row_groups(rank_program(program, RankLayout(), 0))
-    for lane in range(layout.lanes):
-        if [group for own in programs[lane :: layout.lanes] for group in _row_groups(own)] != wanted:
-            raise UsageError(
-                f"--activation-dtype int8: {layout.ranks} ranks would round rows of {program.name} in other "
-                "groups than one process does; leave it out, or choose another number of ranks"
-            )
+    return all(
+        [group for own in programs[lane :: layout.lanes] for group in _row_groups(own)] == wanted
+        for lane in range(layout.lanes)
+    )
 
 
 def _row_groups(program: Program) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from firelane import env
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.loader import load_for
-from firelane.backends.cpu.ranks.agreement import check_group
+from firelane.backends.cpu.ranks.agreement import check_group, with_activation_dtype
 from firelane.backends.cpu.ranks.hosts.head_host import HeadHost
 from firelane.backends.cpu.ranks.interconnect import leader_of
 from firelane.backends.ranks.leader import Leader
@@ -34,11 +34,12 @@ def follow_group(
     """
     assert config.hosts is not None
     settings, hosts = env.read(), check_group(program, config)
+    own = with_activation_dtype(program, hosts, config)
     with ExitStack() as stack:
         first = HeadHost(hosts, config.hosts, settings)
         stack.callback(first.close)
         try:
-            leader, interconnect = leader_of(program, model_dir, config, hosts, first)
+            leader, interconnect = leader_of(program, model_dir, own, hosts, first)
             stack.callback(leader.close)
             executor = load_for(settings, program, model_dir, leader.config, progress, leader, interconnect)
             interconnect.executor = executor

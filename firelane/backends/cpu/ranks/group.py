@@ -8,7 +8,7 @@ from pathlib import Path
 
 from firelane import env
 from firelane.backends.cpu.loader import load_for
-from firelane.backends.cpu.ranks.agreement import check_group
+from firelane.backends.cpu.ranks.agreement import check_group, with_activation_dtype
 from firelane.backends.cpu.ranks.hosts.others import OtherHosts
 from firelane.backends.cpu.ranks.hosts.remote import TcpHosts
 from firelane.backends.cpu.ranks.interconnect import leader_of
@@ -27,6 +27,7 @@ def load_group(
     MachineError for a rank that does not appear or ends.
     """
     settings, hosts = env.read(), check_group(program, config)
+    config = with_activation_dtype(program, hosts, config)
     others = TcpHosts(hosts, config.hosts, settings) if config.hosts else OtherHosts()
     with ExitStack() as stack:
         stack.callback(others.close)
