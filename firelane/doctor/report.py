@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import __version__
+from firelane.backends.cpu.codegen.layout import INT8_ISAS
 from firelane.backends.cuda.device import gpu_detection
 from firelane.backends.cuda.device.gpu_detection import GpuDetection
 from firelane.doctor.limits import Limits, measure_limits
@@ -163,6 +164,11 @@ def examine_cache(directory: Path) -> CacheReport:
     )
 
 
+def activations_of(target: str) -> str:
+    """The inputs that --activation-dtype auto chooses for a target, as `MachineReport.target` names it."""
+    return "int8" if target.partition(":")[0].strip() in INT8_ISAS else "bf16"
+
+
 def format_report(report: MachineReport) -> str:
     """The report as text, one fact a line."""
     gib = 1 << 30
@@ -171,6 +177,7 @@ def format_report(report: MachineReport) -> str:
         ("cpu", f"{report.cpu}, {report.cores} usable cores"),
         ("targets", f"{', '.join(report.isas)} (best first)"),
         ("kernels", f"for {report.target or 'none'}"),
+        ("products", f"of {activations_of(report.target)} activations with matrices of integer codes"),
         ("caches", ", ".join(f"{k} {v}" for k, v in report.caches.items()) or "unknown"),
         ("memory", f"{report.memory_bytes / gib:.1f} GiB, {report.available_bytes / gib:.1f} GiB available"),
         ("weights", report.weight_pages),

@@ -4,6 +4,7 @@ bytes in any chunks and company."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from firelane import env
 from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.loader import choose_activations
+from firelane.backends.cpu.loader import choose_activations, load_for
 from firelane.backends.cpu.native import ProgramLibrary
+from firelane.engine_config import ACTIVATION_DTYPES, ExecutorConfig
 from firelane.errors import UsageError
+from firelane.models.config.reader import read_config
+from firelane.models.registry import load_program
+from firelane.native.machine import ISAS, cpu_identity, supported_isas
 from firelane.parallel.segments import segmented
 from firelane.program.integer_products import IntegerMatrix
 from firelane.program.program import Program
@@ -26,6 +31,7 @@ from firelane.program.values import DType, Weight
 from firelane.weights.formats.bf16 import bf16_bits
 from firelane.weights.formats.formats import GROUPINGS, Format, packed_rows, source_rows
 from firelane.weights.formats.grouped import encode, panel_bytes
+from firelane.weights.progress import silent
 from tests.backends.cpu_harness import (
     HERE,
     Chunk,
@@ -40,6 +46,7 @@ from tests.backends.cpu_harness import (
 from tests.backends.test_cpu_ops import apart, check_step
 from tests.models.dense import dense_program
 from tests.models.experts import ExpertsSpec, experts_program
+from tests.weights.quantized.test_quantized import write_quantized
 from tests.weights.test_grouped import random_codes
 
 FORMS = (Format.PANEL_INT4_F16, Format.PANEL_INT6_F16_MIN, Format.PANEL_INT8_F16, Format.PANEL_INT8_16_MIN)
@@ -136,3 +143,24 @@ def test_no_codes_no_integers() -> None:
     layout = Layout(program=program, limits=fitted(limits(), program), isa=HERE, integers=True)
     with pytest.raises(UsageError, match="no matrix of this model is in integer codes"):
         choose_activations(layout, "int8")
+    assert not choose_activations(layout, "auto").integers
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_default_is_int8_where_it_was_measured(isa: str, tmp_path: Path, kernel_cache: Path) -> None:
+    """One default, on every target; what the user asks for is left as it is."""
+    if isa not in supported_isas(cpu_identity()):
+        pytest.skip(f"this CPU cannot run {isa}")
+    directory = write_quantized("int4", tmp_path)
+    program = load_program(read_config(directory))
+    settings = replace(env.read(), isa=isa)
+    found = {}
+    for wanted in ACTIVATION_DTYPES:
+        config = ExecutorConfig(
+            cache_dir=kernel_cache, max_num_seqs=1, kv_cache_bytes=1 << 20, activation_dtype=wanted
+        )
+        executor = load_for(settings, program, directory, config, silent)
+        found[wanted] = executor.activation_dtype
+        executor.release()
+    measured = "int8" if isa.startswith("avx") else "bf16"
+    assert found == {"auto": measured, "bf16": "bf16", "int8": "int8"}

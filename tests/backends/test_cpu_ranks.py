@@ -15,7 +15,7 @@ import pytest
 
 from firelane.backends import cpu
 from firelane.backends.cpu.ranks import interconnect
-from firelane.backends.cpu.ranks.agreement import check_integer_rows
+from firelane.backends.cpu.ranks.agreement import check_integer_rows, with_activation_dtype
 from firelane.backends.ranks import process
 from firelane.backends.ranks.group import RankGroup
 from firelane.contract import Executor, StepInputs
@@ -23,6 +23,7 @@ from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
 from firelane.models.config.reader import read_config
 from firelane.models.registry import load_program
+from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout, rank_program
 from tests.backends.cpu_harness import Chunk, fill, set_greedy
 from tests.engine.driver import Driver, make_request
@@ -194,7 +195,7 @@ def test_experts_that_cannot_be_shared_are_refused(
         load(make_checkpoint(family, DTYPE, tmp_path), kernel_cache, **options)
 
 
-@pytest.mark.parametrize("activations", ["bf16", "int8"])
+@pytest.mark.parametrize("activations", ["auto", "bf16", "int8"])
 def test_the_bits_of_one_rank_in_codes(tmp_path: Path, kernel_cache: Path, activations: str) -> None:
     """Groups of 32 inputs, of which the ranks have 144 each: codes of one rank, and smaller groups of two."""
     directory = write_quantized("int4", tmp_path)
@@ -213,6 +214,10 @@ def test_integer_rows_that_ranks_would_round_in_other_groups_are_refused() -> No
         programs = [rank_program(program, layout, rank) for rank in range(2)]
         with nullcontext() if fits else pytest.raises(UsageError, match="2 ranks would round rows of"):
             check_integer_rows(program, layout, programs)
+        for wanted, found in (("auto", "auto" if fits else "bf16"), ("int8", "int8"), ("bf16", "bf16")):
+            config = ExecutorConfig(cache_dir=Path(), tensor_parallel_size=2, activation_dtype=wanted)
+            own = with_activation_dtype(program, HostLayout(ranks=layout), config)
+            assert own.activation_dtype == found
 
 
 def test_a_rank_that_is_killed_ends_the_group(checkpoint: Path, kernel_cache: Path) -> None:

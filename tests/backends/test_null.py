@@ -109,7 +109,7 @@ def test_cache_too_small_for_one_sequence(tmp_path):
         ({"threads": 0}, "threads: 0 is not 1 or more"),
         ({"gemm": "fast"}, "gemm: .fast. is not one of invariant, ranks, library"),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype: .int4. is not one of auto, bf16, int8, fp8"),
-        ({"activation_dtype": "int4"}, "activation_dtype: .int4. is not one of bf16, int8"),
+        ({"activation_dtype": "int4"}, "activation_dtype: .int4. is not one of auto, bf16, int8"),
         ({"weights": "fp4"}, "weights: .fp4. is not one of auto, bf16, lossless"),
     ],
 )

@@ -58,6 +58,15 @@ def test_report_of_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "1350 with 2 threads" in text
     assert "44.0 with 2 threads" in text
     assert "problem" not in text
+    assert f"products  of {doctor.activations_of(report.target)} activations" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs"),
+    [("avx512bf16", "int8"), ("avx2: no better one", "int8"), ("neonbf16", "bf16"), ("", "bf16")],
+)
+def test_activations_of_a_target(target: str, inputs: str) -> None:
+    assert doctor.activations_of(target) == inputs
 
 
 @pytest.mark.parametrize(

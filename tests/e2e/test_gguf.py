@@ -91,6 +91,7 @@ def llms(models: tuple[Path, Path], own_cache: Path) -> Iterator[list[LLM]]:
     """Models of the file and of the directory. They keep no prefixes: each prompt is computed whole."""
     with contextlib.ExitStack() as stack:
         options: dict[str, Any] = {"max_num_seqs": 64, "cache_dir": own_cache, "prefix_cache": False}
+        options["activation_dtype"] = "bf16"
         yield [stack.enter_context(LLM(str(model), **options)) for model in models]
 
 

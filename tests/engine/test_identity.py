@@ -43,7 +43,8 @@ def test_cpus_that_round_in_other_ways_are_not_alike(tmp_path):
     """Between targets results differ by rounding: a stream could not go on with the same bytes."""
     config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
     found = {
-        model_identity("", SimpleNamespace(arithmetic=isa, vocab_size=1), config)
+        model_identity("", SimpleNamespace(arithmetic=isa, activation_dtype=inputs, vocab_size=1), config)
         for isa in ("", "avx2", "avx512bf16")
+        for inputs in ("bf16", "int8")
     }
-    assert len(found) == 3
+    assert len(found) == 6

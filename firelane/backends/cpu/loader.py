@@ -18,7 +18,7 @@ from firelane.backends.cpu.cached_estimate import cached_estimate
 from firelane.backends.cpu.codegen.adapter_layout import AdapterLayout
 from firelane.backends.cpu.codegen.compile import KernelCompiler
 from firelane.backends.cpu.codegen.forms import choose, wanted_forms
-from firelane.backends.cpu.codegen.layout import LANES, Layout
+from firelane.backends.cpu.codegen.layout import INT8_ISAS, LANES, Layout
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.interconnect import CpuInterconnect
 from firelane.backends.cpu.memory import GIB
@@ -46,9 +46,6 @@ from firelane.weights.storage.huge_pages import HugePages
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 ALONE, NO_INTERCONNECT = Member(), CpuInterconnect()
-INT8_ISAS = ("avx512bf16", "avx512", "avx2")
-"""Targets on which products of int8 activations were measured, and were faster with every form of codes
-(benchmarks/results/formats.md)."""
 KV_SHARE = 0.5
 """The share of the memory that the weights leave."""
 log = logging.getLogger(__name__)

@@ -49,6 +49,9 @@ INTEGER_UNIT_BYTES = 12
 Meeting = AllReduce | AwaitCache | Gather | GatherColumns | GatherRows
 """Ops for which the ranks of a stage wait for each other."""
 BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
+INT8_ISAS = ("avx512bf16", "avx512", "avx2")
+"""Targets on which products of int8 activations were measured, and were faster with every form of codes
+(benchmarks/results/formats.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
