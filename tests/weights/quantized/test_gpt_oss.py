@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from firelane import LLM, SamplingParams
 from firelane.models.registry import load_program
 from firelane.program.recipes import Piece
 from firelane.weights.checkpoints.checkpoint import Checkpoint
@@ -19,6 +18,7 @@ from tests.models.families import make_checkpoint, random_tensors
 from tests.models.toy_experts import gpt_oss
 from tests.weights.files import to_bf16, write_safetensors
 from tests.weights.quantized.quantized_writers import Tensors, mxfp4, write_tensors
+from tests.weights.quantized.twins import answers_of
 
 CONFIG = gpt_oss() | {"hidden_size": 96, "intermediate_size": 64, "torch_dtype": "bfloat16"}
 SETTINGS = {
@@ -78,7 +78,5 @@ def _read(checkpoint: Checkpoint, piece: Piece, rows: range) -> np.ndarray:
 
 def test_same_answers_as_in_bf16(tmp_path: Path) -> None:
     directory = write(tmp_path)
-    params = SamplingParams(temperature=0, max_tokens=16, logprobs=2, ignore_eos=True)
-    models = (directory, directory / "twin")
-    first, second = (LLM(str(m)).generate("The quick brown", params)[0].outputs[0] for m in models)
+    first, second = answers_of(directory)
     assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)

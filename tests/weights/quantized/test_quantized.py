@@ -11,7 +11,6 @@ import pytest
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
-from firelane import LLM, SamplingParams
 from firelane.errors import CheckpointError, UnsupportedModelError
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
@@ -35,6 +34,7 @@ from tests.weights.quantized.quantized_writers import (
     words,
     write_tensors,
 )
+from tests.weights.quantized.twins import answers_of
 
 ANSWERED = [
     "fp8, blocks",
@@ -153,9 +153,7 @@ def test_parts_are_parts_of_the_whole(checkpoint_of: Path) -> None:
 def test_same_answers_as_the_twin(name: str, config: Config, tmp_path: Path) -> None:
     """To the last bit of log-probabilities."""
     directory = write_quantized(name, tmp_path, config)
-    params = SamplingParams(temperature=0, max_tokens=16, logprobs=2, ignore_eos=True)
-    models = (directory, directory / "twin")
-    first, second = (LLM(str(m)).generate("The quick brown", params)[0].outputs[0] for m in models)
+    first, second = answers_of(directory)
     assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)
 
 
