@@ -127,6 +127,7 @@ class ChainExecutor:
     """
 
     arithmetic = ""
+    activation_dtype = "bf16"
     weights_bytes = 0
     kv_bytes = 0
     vocab_size = VOCAB

@@ -70,6 +70,7 @@ class PagedReference:
     is_pipelined = False
     vocab_size = VOCAB
     can_generate = True
+    activation_dtype = "bf16"
     hidden_width = WIDTH
 
     def __init__(self, program: Program, *, max_in_flight: int = 1, **sizes) -> None:

