@@ -258,6 +258,8 @@ class EngineLifecycle:
         """The process has answered something."""
         self.ready_s: float | None = None
         """The moment when the process became ready, by time.monotonic."""
+        self.version: str | None = None
+        """The version of the weights, also after the process has ended; None: it has not been ready yet."""
         self.engine = EngineState()
         self.state, self.ready = self.engine.link, self.engine.ready
         """Parts of `engine` that are read for each request."""
@@ -267,9 +269,13 @@ class EngineLifecycle:
     def is_ready(self) -> bool:
         return self.state is LinkState.READY
 
-    def has_adapter(self, digest: str) -> bool:
-        """Whether the engine serves an adapter of this content; "" stands for none, which all serve."""
-        return not digest or (self.ready is not None and digest in self.ready.adapters.values())
+    def computes(self, version: str, adapter: str) -> bool:
+        """Whether the engine has weights of this version, and an adapter of this digest; "" stands for none,
+        which all have."""
+        ready = self.ready
+        if ready is None or ready.version != version:
+            return False
+        return not adapter or adapter in ready.adapters.values()
 
     def apply(self, event: EngineEvent) -> None:
         """Change the state; the caller tells the event later, if at all."""
@@ -294,7 +300,7 @@ class EngineLifecycle:
 
     def serve(self, ready: Ready) -> None:
         """The engine has been accepted; the caller tells the event."""
-        self.ready_s = time.monotonic()
+        self.ready_s, self.version = time.monotonic(), ready.version
         self.apply(ready)
 
     def assign_role(self, role: str) -> None:

@@ -103,6 +103,28 @@ def _go_duration(text: str) -> float | None:
     return -total if text.startswith("-") else total
 
 
+class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """source: a directory, a .gguf file, a hub id, or the address of an object store; of an adapter, a
+    directory. version: the name of these weights in `system_fingerprint`; null: the number of the update.
+    timeout_s: how long the new engines may take to serve."""
+
+    source: Annotated[str, Meta(min_length=1, max_length=4096)]
+    version: Annotated[str, Meta(pattern=r"^[A-Za-z0-9.-]{1,64}$")] | None = None
+    timeout_s: Annotated[float, Meta(ge=0, le=3600)] = 600.0
+
+    def check(self) -> None:
+        """All that the types allow is allowed."""
+
+
+class UpdateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """version: that new requests get. system_fingerprint: theirs, and before: that of those which run."""
+
+    model: str
+    version: str
+    system_fingerprint: str
+    before: str
+
+
 class RoleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """engine: its name, as in EngineReport. model: null for the first one."""
 

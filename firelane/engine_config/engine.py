@@ -107,6 +107,8 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
     log_format: LogFormat = "text"
+    version: str = ""
+    """The name of the weights, as in Ready."""
 
     @property
     def draft_model(self) -> Path | None:

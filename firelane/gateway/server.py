@@ -8,6 +8,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import firelane
@@ -36,7 +37,7 @@ from firelane.gateway.requests.admission import AdmissionController
 from firelane.gateway.requests.control import FIXED, NodeControl, add_node_metrics
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
-from firelane.gateway.requests.text_side import read_text_side
+from firelane.gateway.requests.text_side import TextSide, read_text_side
 from firelane.gateway.requests.usage_log import Prices, UsageLog
 from firelane.gateway.services import Replies, Services
 from firelane.gateway.share import GatewayShare
@@ -201,6 +202,25 @@ class Gateway:
         self._set_up(self.services.models.named(name), config)
         self.services.models.index()
 
+    def update_model(self, name: str, config: ModelConfig) -> tuple[ServedModel, TextSide | None]:
+        """Have new requests get the weights and the text side of `config`; those that have begun go on with
+        what they have. Returns the model as it is now, and the text side before: the caller closes it once
+        no request needs it. Raises TokenizerError.
+        """
+        models = self.services.models
+        old = models.named(name)
+        new = replace(old, text=read_text_side(config, self._replaced), weights=config.version)
+        ready = next(
+            (one.ready for one in old.engines.serving if one.lifecycle.version == config.version), None
+        )
+        if ready is not None:
+            new.tokenizer.check_vocab(ready.vocab_size)
+        models.replace(old, new)
+        new.engines.figures.version = config.version
+        new.engines.figures.resize()
+        self._listen_to(new)
+        return new, old.text
+
     def _set_up(self, model: ServedModel, config: ModelConfig) -> None:
         """Anew, for requests that come from now on."""
         model.text, old = read_text_side(config, self._replaced), model.text
@@ -215,6 +235,8 @@ class Gateway:
         model.engines.listen(ReplicaListener(check, model.metrics.on_frame))
 
     def _check_vocab(self, model: ServedModel, ready: Ready) -> None:
+        if ready.version != model.weights:
+            return  # whoever updates the model checks it
         try:
             model.tokenizer.check_vocab(ready.vocab_size)
         except TokenizerError as error:

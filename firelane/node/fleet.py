@@ -32,6 +32,8 @@ CALM_S = 2.0
 """Time that the next engine's load may wait for the others to compute again what they got from the last."""
 LAST_FRAMES_S = 0.5
 """Time that the last frame of an engine whose process has ended may take."""
+LATE_S = 2.0
+"""Time without requests after which renewed engines end: some may be just being read."""
 STOP_S = 2.0
 """Time that an engine may take to end after its connection, before it gets SIGTERM."""
 
@@ -196,6 +198,8 @@ class Fleet(Generic[LinkT]):
         self._restarting, self._is_shared = False, is_shared
         self._has_peers = shares_pages or any(config.role != "both" for config in configs)
         self._peer_connections = PeerConnections(connects=self._has_peers)
+        self._leaving: list[Replica[LinkT]] = []
+        """Replicas whose place others have; they end with their requests."""
         self.replicas: list[Replica[LinkT]] = [
             self._replica(str(i), config) for i, config in enumerate(configs)
         ]
@@ -232,7 +236,7 @@ class Fleet(Generic[LinkT]):
             await replica.connect(engines.add(replica.name), engines)
 
     async def stop(self) -> None:
-        await asyncio.gather(*(replica.stop() for replica in self.replicas))
+        await asyncio.gather(*(replica.stop() for replica in (*self.replicas, *self._leaving)))
         self._peer_connections.close()
 
     async def restart(self) -> None:
@@ -250,6 +254,51 @@ class Fleet(Generic[LinkT]):
         finally:
             self._restarting = False
 
+    async def renew(
+        self, change: Callable[[EngineConfig], EngineConfig], switch: Callable[[], None], within_s: float
+    ) -> str:
+        """Start engines with changed configurations beside those that there are, and have them take their
+        places. switch: called once all serve; new requests go there from then on. Returns the reason why they
+        do not serve within their time, with all as it was; "" where they do. The others stay until
+        `end_leaving`."""
+        assert self._engines is not None, "engines without a gateway have no requests"
+        new: list[Replica[LinkT]] = []
+        try:
+            async with asyncio.timeout(within_s):
+                for old in list(self.replicas):
+                    one = self._replica(old.name, change(old.config))
+                    if reason := await self._bring_up(one, self._engines):
+                        return reason
+                    new.append(one)
+            switch()
+            self._leaving, self.replicas, new = self.replicas, new, []
+        except TimeoutError:
+            return f"it is not ready after {within_s:g} s"
+        finally:
+            await self._end(new)
+        return ""
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether engines that were renewed still have requests."""
+        return bool(self._leaving)
+
+    async def end_leaving(self) -> None:
+        """Return when the requests of renewed engines have ended, and these with them."""
+        for old in self._leaving:
+            quiet_s = 0.0
+            while old.link is not None and quiet_s < LATE_S:  # for those that are just being read
+                await asyncio.sleep(POLL_S)
+                quiet_s = 0.0 if old.link.in_flight else quiet_s + POLL_S
+        leaving, self._leaving = self._leaving, []
+        await self._end(leaving)
+
+    async def _end(self, replicas: Sequence[Replica[LinkT]]) -> None:
+        for replica in replicas:
+            if replica.link is not None and self._engines is not None:
+                self._engines.remove(replica.link)
+            await replica.supervisor.stop(STOP_S)
+
     async def _calm(self) -> None:
         """While others compute again what an engine has lost, its successor does not take their processor: a
         load would lengthen the pause of all these requests."""
@@ -263,7 +312,7 @@ class Fleet(Generic[LinkT]):
     async def _replace(self, place: int, engines: EngineRegistry[LinkT]) -> bool:
         old = self.replicas[place]
         new = self._replica(old.name, old.config)
-        if not await self._bring_up(new, engines):
+        if await self._bring_up(new, engines):
             return False
         self.replicas[place] = new
         if old.link is not None:
@@ -273,8 +322,9 @@ class Fleet(Generic[LinkT]):
         await old.supervisor.stop(STOP_S)
         return True
 
-    async def _bring_up(self, new: Replica[LinkT], engines: EngineRegistry[LinkT]) -> bool:
-        """Start a further engine; false, with nothing left of it, where it does not become ready."""
+    async def _bring_up(self, new: Replica[LinkT], engines: EngineRegistry[LinkT]) -> str:
+        """Start a further engine. Returns the reason why it does not become ready, with nothing left of it;
+        "" where it does."""
         link = engines.add(new.name)
         self.replicas.append(new)
         try:
@@ -284,11 +334,13 @@ class Fleet(Generic[LinkT]):
                 await asyncio.sleep(POLL_S)
         except MachineError as error:
             log.error("engine_not_started error=%r", str(error))
-        self.replicas.remove(new)
-        if not link.lifecycle.is_ready:
-            engines.remove(link)
-            await new.supervisor.stop(0.0)
-        return link.lifecycle.is_ready
+        finally:
+            self.replicas.remove(new)
+            if not link.lifecycle.is_ready:
+                engines.remove(link)
+                await new.supervisor.stop(0.0)
+        failed = link.lifecycle.engine.failed
+        return "" if link.lifecycle.is_ready else "its engine ended" if failed is None else failed.message
 
     async def _empty(self, link: LinkT, engines: EngineRegistry[LinkT]) -> None:
         """Requests end, or are moved a few at a time, each time when those before have a token again."""

@@ -64,6 +64,11 @@ class Node:
     def used_bytes(self) -> int:
         return sum(model.held_bytes for model in self)
 
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the budget, where there is one, has room for so much more."""
+        budget = self.policy.budget_bytes
+        return budget is None or self.used_bytes + nbytes <= budget
+
     def residence(self, name: str, *, waits: bool) -> NodeResidence:
         """The residence of a model, for the gateway. waits: as in NodeResidence."""
         model = self[name]

@@ -130,6 +130,21 @@ class Model:
                 lambda config: msgspec.structs.replace(config, loras=tuple(loras.items()), max_loras=places)
             )
 
+    async def update(self, spec: ModelSpec, switch: Callable[[], None], within_s: float) -> str:
+        """Other files, while it serves: as Fleet.renew."""
+        assert isinstance(self.fleet, Fleet), "engines on other hosts are started there"
+        own = spec.engines.engine
+        reason = await self.fleet.renew(
+            lambda config: msgspec.structs.replace(
+                config, model_dir=own.model_dir, tokenizer_dir=own.tokenizer_dir, version=own.version
+            ),
+            switch,
+            within_s,
+        )
+        if not reason:
+            self.spec = spec
+        return reason
+
     # ---- as its node sees it
 
     @property

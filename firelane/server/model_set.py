@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from firelane.backends import takes_gpu
-from firelane.errors import FirelaneError
+from firelane.errors import CacheError, EngineDeadError, FirelaneError, ModelError, RequestError, UsageError
+from firelane.node.fleet import Fleet
 from firelane.node.memory_groups import EngineGroup
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
@@ -22,8 +23,11 @@ from firelane.server.model_spec import ModelSpec, differing
 from firelane.server.node_plan import NodePlan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from firelane.engine_state import EngineEvent
     from firelane.gateway.engines.replicas import ReplicaSet
+    from firelane.gateway.requests.text_side import TextSide
     from firelane.gateway.server import Gateway
 
 log = logging.getLogger(__name__)
@@ -49,6 +53,7 @@ class ModelSet:
         self._tell, self._plan = tell, plan
         self._gateway: Gateway | None = None
         self._turn, self._connected = asyncio.Lock(), asyncio.Event()
+        self._ending: set[asyncio.Task[None]] = set()
         for spec in specs:
             self._add(spec)
 
@@ -183,6 +188,61 @@ class ModelSet:
         if spec.policy.loads_first:
             self.node.bring(in_node)
 
+    async def update(self, name: str, source: str, version: str, within_s: float) -> None:
+        """Have new requests of a model get the weights of another source, under the name `version`; those
+        that run end with what they have. Raises RequestError where it cannot be, EngineDeadError where the
+        new engines do not serve, each with all as it was."""
+        async with self._turn:
+            model = self._models[name]
+            self._check_update(model, version)
+            try:
+                directory, tokenizer_dir = await asyncio.to_thread(
+                    _files, source, model.options.engine.cache_dir
+                )
+                spec = model.spec.with_weights(directory, tokenizer_dir, version)
+                reason = await model.update(spec, lambda: self._switch(spec), within_s)
+            except (ModelError, UsageError, CacheError) as error:
+                raise RequestError(f"{name} stays as it is: {error}", param="source") from None
+            if reason:
+                raise EngineDeadError(f"{name} stays as it is: the new version does not serve: {reason}")
+            self.node[name].files.look()
+            self.node[name].mark_with(PackedFile(spec.engines))
+            log.info("model_updated model=%s version=%s", name, version)
+
+    def _check_update(self, model: Model, version: str) -> None:
+        """Raises RequestError."""
+        why = ""
+        if self._sharing.is_shared or model.options.remote is not None:
+            why = "engines of several gateway processes or hosts are restarted to change their weights"
+        elif not isinstance(model.fleet, Fleet) or not model.serves:
+            why = "it is not in memory: load it first"
+        elif model.fleet.is_leaving:
+            why = "requests of the version before still run: try again when they have ended"
+        elif version == model.options.engine.version:
+            why = f"its weights are named {version} already: give the new ones another name"
+        elif not self.node.has_room(model.ready_bytes):
+            why = "both versions are in memory for a while, and the node's budget has no room for that"
+        if why:
+            raise RequestError(f"{model.name} stays as it is: {why}")
+
+    def _switch(self, spec: ModelSpec) -> None:
+        """From now on requests get what `spec` says. Raises TokenizerError."""
+        assert self._gateway is not None
+        model = self._models[spec.name]
+        model.served, text = self._gateway.update_model(spec.name, spec.gateway)
+        task = asyncio.get_running_loop().create_task(self._end_before(model, text))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end_before(self, model: Model, text: TextSide | None) -> None:
+        """The end of a version: that of its requests."""
+        await asyncio.sleep(0)  # its engines leave their places first
+        if isinstance(model.fleet, Fleet):
+            await model.fleet.end_leaving()
+        if text is not None:
+            text.prompts.close()
+        log.info("model_version_ended model=%s", model.name)
+
     async def _become(self, spec: ModelSpec) -> None:
         """Another description of a model, which has no engine where its engines differ. Raises FirelaneError,
         and leaves it as it was."""
@@ -202,3 +262,12 @@ class ModelSet:
         served = model.served = self._gateway.services.models.named(model.name)
         waits = not self._plan.is_fixed
         served.residence = self.node.residence(model.name, waits=waits)
+
+
+def _files(source: str, cache_dir: Path) -> tuple[Path, Path]:
+    """The directories of a model and of its tokenizer. Raises ModelError and CacheError."""
+    from firelane.sources.resolve import resolve  # here: few servers fetch anything while they serve
+    from firelane.text.tokens.tokenizer_source import tokenizer_directory
+
+    directory = resolve(source, cache_dir=cache_dir)
+    return directory, tokenizer_directory(directory, cache_dir)

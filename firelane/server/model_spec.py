@@ -7,11 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.node.policy import ModelPolicy
 from firelane.server.engine_shares import EngineOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from firelane.engine_config import EngineConfig
     from firelane.server.node_need import Need
     from firelane.sources.locate import ModelSource
@@ -68,6 +72,16 @@ class ModelSpec:
         own = self.engines
         is_connected = self.gateway.shares_pages or own.remote_peers is not None
         return own.replicas == 1 and own.remote is None and not is_connected
+
+    def with_weights(self, model_dir: Path, tokenizer_dir: Path, version: str) -> ModelSpec:
+        """The same model with other files. version: the name of these."""
+        own = {"model_dir": model_dir, "tokenizer_dir": tokenizer_dir, "version": version}
+        engine = msgspec.structs.replace(self.engines.engine, **own)
+        return dataclasses.replace(
+            self,
+            gateway=dataclasses.replace(self.gateway, **own),
+            engines=dataclasses.replace(self.engines, engine=engine),
+        )
 
     def engine_configs(self) -> list[EngineConfig]:
         """The configuration of each engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 
 from firelane.api.node import NodeModelReport, NodeReport
@@ -16,13 +16,21 @@ from firelane.node.node import Node
 from firelane.node.states import State
 from firelane.server.model import Model
 
+Update = Callable[[str, str, str, float], Awaitable[None]]
+
 
 class Control:
-    """Control over a node's models for the gateway. engines: by the model's name."""
+    """Control over a node's models for the gateway. engines: by the model's name. update: as
+    ModelSet.update."""
 
     def __init__(
-        self, node: Node, engines: Callable[[str], Model], clock: Callable[[], float] = time.monotonic
+        self,
+        node: Node,
+        engines: Callable[[str], Model],
+        update: Update,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._update = update
         self._node, self._engines, self._clock = node, engines, clock
 
     def report(self) -> NodeReport:
@@ -58,6 +66,9 @@ class Control:
     async def remove(self, model: ServedModel) -> int:
         with _told():
             return await self._node.pulls.remove(self._node[model.name])
+
+    async def update(self, model: ServedModel, source: str, version: str, within_s: float) -> None:
+        await self._update(model.name, source, version, within_s)
 
     async def load_adapter(self, model: ServedModel, name: str, directory: Path, *, in_place: bool) -> None:
         await self._engines(model.name).adapters.load(name, directory, in_place=in_place)

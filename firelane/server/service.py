@@ -122,7 +122,7 @@ class _Service:
         from firelane.server.node_control import Control
 
         def make(replicas: list[ReplicaSet]) -> Gateway:
-            control = Control(self._node, self._models.__getitem__)
+            control = Control(self._node, self._models.__getitem__, self._models.update)
             gateway = Gateway(self._config, replicas, self._fail, control, self._front.share())
             self._gateway = self._front.serve(gateway)
             self._served_models = gateway.services.models

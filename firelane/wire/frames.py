@@ -21,7 +21,7 @@ from firelane.wire.sampling import Grammar, Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 """The version of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -181,8 +181,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     whose memory the KV cache is in. scheduling_policy: as in EngineConfig. pages_address: where it gives
     pages to engines of other servers and hosts, as host:port; "" where it does not. can_generate: whether
     the model has a head; without one it serves embeddings alone. is_encoder: it sees texts whole, and pools
-    in its own way alone. adapters: digests of what they are, by
-    name."""
+    in its own way alone. adapters: digests of what they are, by name. version: of the weights, as an update
+    has named it; "" of those that the server began with."""
 
     protocol: int
     pid: int
@@ -211,6 +211,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     can_generate: bool = True
     is_encoder: bool = False
     adapters: dict[str, str] = {}
+    version: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -102,10 +102,11 @@ def second_factor(factors: LowRank, rows: I64 | None) -> U32:
         b[:, :-1] = factors.b
     words = _pairs(b)
     if rows is not None:
-        words = np.where(rows[:, None] >= 0, words[rows], np.uint32(0))
+        words = words[rows]
+        words[rows < 0] = 0
     return words.reshape(-1, LANES, words.shape[1]).transpose(0, 2, 1)
 
 
 def _pairs(values: NDArray[np.uint16]) -> U32:
-    """[rows, columns / 2]: the first of two numbers in the lower half of a word."""
-    return np.ascontiguousarray(values).astype("<u2", copy=False).view("<u4")
+    """[rows, columns / 2]: the first of two numbers in the lower half of a word, as CPUs here have them."""
+    return np.ascontiguousarray(values).view(np.uint32)

@@ -364,6 +364,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         pages_address=config.kv_transfer_address if engine_id else "",
         can_generate=executor.can_generate,
         is_encoder=limits.whole_prompts,
+        version=config.version,
     )
 
 

@@ -59,6 +59,8 @@ class ModelConfig:
     tokenizer_dir: Path | None = None
     aliases: tuple[tuple[str, str], ...] = ()
     adapters: tuple[str, ...] = ()
+    version: str = ""
+    """The name of its weights, where these were updated."""
     chat_template: Annotated[
         Path | None,
         Option(

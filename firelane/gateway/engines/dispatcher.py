@@ -45,7 +45,7 @@ class Dispatcher:
 
     def takers(self, flight: InFlight) -> list[EngineLink]:
         """Engines that can take a request which they may have had before."""
-        return [link for link in self._with_adapter(flight) if link.requests.takes(flight)]
+        return [link for link in self._able(flight) if link.requests.takes(flight)]
 
     def holds(self, flight: InFlight) -> bool:
         """An engine has the request."""
@@ -53,7 +53,7 @@ class Dispatcher:
 
     def begin(self, flight: InFlight) -> None:
         """Send a request that is new."""
-        self._route(flight, self._with_adapter(flight))
+        self._route(flight, self._able(flight))
 
     def send(self, flight: InFlight) -> None:
         """Send a request that engines may have had before."""
@@ -77,14 +77,24 @@ class Dispatcher:
         for one in (link, *others) if len(others) == 1 else (link,) if others else ():
             one.commands.follow_pages()
 
-    def _with_adapter(self, flight: InFlight) -> list[EngineLink]:
-        """Engines that serve the adapter of a request, or all where it has none."""
-        adapter, serving = flight.request.adapter, self.serving
-        return [link for link in serving if link.lifecycle.has_adapter(adapter)] if adapter else serving
+    def _able(self, flight: InFlight) -> list[EngineLink]:
+        """Engines that serve with the weights and the adapter of a request."""
+        version, adapter = flight.version, flight.request.adapter
+        return [link for link in self.serving if link.lifecycle.computes(version, adapter)]
+
+    def _why_never(self, flight: InFlight) -> str:
+        """The reason why no engine will take a request that none takes now; "" where one may come."""
+        versions = [link.lifecycle.version for link in self.links]
+        if versions and not any(version in (None, flight.version) for version in versions):
+            return "the version of the model that the request began with is gone: send it again"
+        serving = [link for link in self.serving if link.lifecycle.version == flight.version]
+        if serving and not self._able(flight):
+            return "the adapter was unloaded, or the engine that has it is gone"
+        return ""
 
     def _route(self, flight: InFlight, serving: list[EngineLink]) -> None:
-        if not serving and self.serving and not self._with_adapter(flight):
-            flight.fail(EngineDeadError("the adapter was unloaded, or the engine that has it is gone"))
+        if not serving and (why := self._why_never(flight)):
+            flight.fail(EngineDeadError(why))
             return
         engines: Sequence[EngineLoad] = [link.load for link in serving if link is not self.reserved]
         if len(engines) > 1:

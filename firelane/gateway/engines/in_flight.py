@@ -70,7 +70,7 @@ class InFlight:
     prompt, once one has; pages_address: as in NewRequest, of that one.
     session: those of one share prefixes; empty where it has none. cached_tokens: of its prompt, likely in its
     engine's cache. chunk_tokens: as in NewRequest, at its present engine. due_s: its deadline by
-    time.monotonic(), infinite where it has none.
+    time.monotonic(), infinite where it has none. version: of the weights that it is computed with.
     """
 
     __slots__ = (
@@ -95,11 +95,12 @@ class InFlight:
         "solo_deaths",
         "tokens",
         "told",
+        "version",
     )
 
-    def __init__(self, request: NewRequest, sink: Sink, session: bytes = b"") -> None:
+    def __init__(self, request: NewRequest, sink: Sink, session: bytes = b"", version: str = "") -> None:
         self.request = request
-        self.session = session
+        self.session, self.version = session, version
         self.cached_tokens = self.chunk_tokens = 0
         self.sink = sink
         self.tokens = array("i")

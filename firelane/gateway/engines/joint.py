@@ -103,6 +103,8 @@ class JointFigures:
         self._before = EngineStats()
         """Counters of engines that have gone."""
         self.children = EngineChildren(links)
+        self.version = ""
+        """The version of the weights that new requests get."""
         self.sizes: Ready | None = None
         """Sizes that the engines can take together, also in standby; those of the last ones where there are
         none."""
@@ -144,7 +146,8 @@ class JointFigures:
     def resize(self) -> None:
         """Call when an engine has come or gone."""
         ready = [link.ready for link in self._links if link.ready is not None]
-        self.sizes = together(ready) or self.sizes
+        newest = [one for one in ready if one.version == self.version]
+        self.sizes = together(newest or ready) or self.sizes
 
     def gone(self, link: EngineLink) -> None:
         """The engine of this link has ended."""

@@ -70,11 +70,13 @@ class ReplicaObserver:
         """Tasks that wait until an engine has come or gone."""
         self._dispatcher, self._figures, self._parked = dispatcher, dispatcher.figures, dispatcher.parked
         self._trials = Trials(dispatcher)
-        self._identity: str | None = None
+        self._identities: dict[str, str] = {}  # by version
 
     def on_ready(self, link: EngineLink, ready: Ready) -> str:
-        others = [one for one in self._dispatcher.serving if one is not link]
-        if self._identity not in (None, ready.identity):
+        version = ready.version
+        serving = [one for one in self._dispatcher.serving if one is not link]
+        others = [one for one in serving if one.lifecycle.version == version]
+        if self._identities.get(version, ready.identity) != ready.identity:
             if others:
                 return (
                     "the model has changed since the other engines loaded it, or this one computes in "
@@ -82,7 +84,7 @@ class ReplicaObserver:
                     "the server"
                 )
             self._parked.fail("the engine came back with another model")
-        self._identity = ready.identity
+        self._identities[version] = ready.identity
         link.lifecycle.serve(ready)
         self._dispatcher.follow_pages(link)
         self.resize()

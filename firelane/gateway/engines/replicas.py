@@ -171,11 +171,11 @@ class ReplicaSet:
         self._next_id += 1
         return self._next_id - 1
 
-    def submit(self, request: NewRequest, sink: Sink, session: bytes = b"") -> None:
-        """Raises EngineDeadError where no engine serves, and none will soon."""
+    def submit(self, request: NewRequest, sink: Sink, session: bytes = b"", version: str = "") -> None:
+        """version: of the weights. Raises EngineDeadError where no engine serves, and none will soon."""
         if self.takes is None:
             raise EngineDeadError(f"the engine does not serve: {self.reason}")
-        self.dispatcher.begin(InFlight(request, sink, session))
+        self.dispatcher.begin(InFlight(request, sink, session, version))
 
     def abort(self, request_id: int) -> None:
         """Stop a request and forget its sink. Unknown ids are ignored."""

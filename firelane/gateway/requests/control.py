@@ -58,6 +58,11 @@ class NodeControl(Protocol):
         """Take the model's files away; returns how many bytes. Raises RequestError where it is in memory."""
         ...
 
+    async def update(self, model: ServedModel, source: str, version: str, within_s: float) -> None:
+        """Have new requests get the weights of another source, named `version`. Raises RequestError where
+        that cannot be."""
+        ...
+
     async def load_adapter(self, model: ServedModel, name: str, directory: Path, *, in_place: bool) -> None:
         """Have the model's engines serve an adapter by this name; where it is taken, only `in_place`. Raises
         RequestError where it is not one for this model."""
@@ -95,6 +100,10 @@ class FixedModels:
 
     async def remove(self, model: ServedModel) -> int:
         raise _fixed(model, 0.0)
+
+    async def update(self, model: ServedModel, source: str, version: str, within_s: float) -> None:
+        del source, version
+        raise _fixed(model, within_s)
 
     async def load_adapter(self, model: ServedModel, name: str, directory: Path, *, in_place: bool) -> None:
         del name, directory, in_place

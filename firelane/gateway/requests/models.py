@@ -70,6 +70,8 @@ class ServedModel:
     metrics: ModelMetrics
     version: str
     """Version of the program, a part of the fingerprint."""
+    weights: str = ""
+    """The version of the weights, as an update has named it. Requests that have this object get these."""
     first_adapters: tuple[str, ...] = ()
     """Names of adapters that its engines are started with."""
     waits: bool = False
@@ -115,11 +117,11 @@ class ServedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the model's name and the program's version: equal seeds give equal answers while it
-        stays.
+        """Hash of the model's name and the program's version, with the name of its weights where these were
+        updated: equal seeds give equal answers while it stays.
         """
         digest = hashlib.blake2b(f"{self.name}\0{self.version}".encode(), digest_size=6)
-        return f"fp_{digest.hexdigest()}"
+        return "_".join(part for part in ("fp", digest.hexdigest(), self.weights) if part)
 
     @property
     def state(self) -> ModelState:
@@ -323,6 +325,11 @@ class Models:
 
     def add(self, model: ServedModel) -> None:
         self._models = (*self._models, model)
+        self.index()
+
+    def replace(self, old: ServedModel, new: ServedModel) -> None:
+        """Requests that have begun go on with the old one."""
+        self._models = tuple(new if one is old else one for one in self._models)
         self.index()
 
     def remove(self, model: ServedModel) -> None:

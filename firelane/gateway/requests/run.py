@@ -86,7 +86,7 @@ class RequestRun:
         self._timed = not reservation.background
         self.gaps = self.metrics.gaps if self._timed else self.metrics.unseen_gaps
         self._names = model.names
-        self._engines = model.engines
+        self._engines, self._version = model.engines, model.weights
         self._running = model.running
         self._now_s = model.admission.usage.now_s
         self._reservation = reservation
@@ -131,7 +131,7 @@ class RequestRun:
     def submit(self, sequence: SequenceStats, sink: Sink, request: NewRequest) -> None:
         """Raises EngineDeadError."""
         self.sequences.append(sequence)
-        self._engines.submit(request, sink, self._session)
+        self._engines.submit(request, sink, self._session, self._version)
 
     def _time_out(self, error: FirelaneError) -> None:
         """Fail, unless the engine has begun with it."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 
 from firelane.api.decode import BodyDecoder
 from firelane.api.models import ModelQuery
@@ -18,6 +19,8 @@ from firelane.api.node import (
     NodeReport,
     NodeRequest,
     RoleRequest,
+    UpdateReport,
+    UpdateRequest,
 )
 from firelane.api.stored.paging import read_query
 from firelane.gateway.engines.forgetting import forget_tenant
@@ -34,6 +37,7 @@ class NodeHandler:
         self._bodies = services.bodies
         self._replies = services.replies
         self._decoder: BodyDecoder[NodeRequest] = BodyDecoder(NodeRequest)
+        self._updates: BodyDecoder[UpdateRequest] = BodyDecoder(UpdateRequest)
 
     def routes(self) -> Iterable[Route]:
         doc = Doc(summary="States of all models, and their memory", answer=NodeReport)
@@ -48,6 +52,9 @@ class NodeHandler:
         ):
             doc = Doc(summary=what, body=NodeRequest, answer=NodeModelReport)
             yield Route("POST", f"/admin/models/{path}", handle, admin=True, doc=doc)
+
+        doc = Doc(summary="Have new requests get other weights", body=UpdateRequest, answer=UpdateReport)
+        yield Route("POST", "/admin/models/{model}/update", self.update, admin=True, doc=doc)
 
     def report(self, exchange: Exchange) -> None:
         self._replies.json(exchange, self._control.report())
@@ -76,6 +83,26 @@ class NodeHandler:
         model, _ = await self._asked(exchange)
         await self._control.remove(model)
         self._tell(exchange, model)
+
+    async def update(self, exchange: Exchange) -> None:
+        """The name of an adapter stands for the adapter."""
+        request = await self._bodies.read(exchange, self._updates)
+        name = exchange.request.params["model"]
+        model = self._models.named(name)
+        before = model.fingerprint
+        if model.adapter(name):
+            directory = Path(request.source)
+            await self._control.load_adapter(model, name, directory, in_place=True)
+        else:
+            number = int(model.weights) if model.weights.isdecimal() else 1
+            await self._control.update(
+                model, request.source, request.version or str(number + 1), request.timeout_s
+            )
+        now = self._models.named(name)
+        report = UpdateReport(
+            model=name, version=now.weights, system_fingerprint=now.fingerprint, before=before
+        )
+        self._replies.json(exchange, report)
 
     async def _asked(self, exchange: Exchange) -> tuple[ServedModel, NodeRequest]:
         request = await self._bodies.read(exchange, self._decoder)
