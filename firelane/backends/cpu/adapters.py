@@ -89,7 +89,7 @@ def first_factor(factors: LowRank, weight: AdaptedPlace) -> U32:
     if factors.rank % LANES:
         a = np.zeros((vectors * LANES, k), np.uint16)
         a[: factors.rank] = factors.a
-    words = _pairs(a) if weight.per_word == 2 else a.astype(np.uint32) << 16
+    words = _pairs(a) if weight.per_word == 2 else a.astype(np.uint32) << np.uint32(16)
     return words.reshape(vectors, LANES, -1).transpose(0, 2, 1)
 
 
