@@ -142,3 +142,17 @@ def test_a_recurrent_model_computes_the_state_once_too(
             one = {"state": state, "questions": {name: questions[name]}}
             alone = cast(Body, client.post("/systemone", body=one, cast_to=object))
             assert alone["answers"][name] == together["answers"][name]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--prefill", "1", "--decode", "1"], ["--replicas", "2", "--max-num-seqs", "3"], ["--gateways", "2"]],
+    ids=["roles", "replicas", "gateways"],
+)
+def test_the_same_bits_from_servers_of_every_kind(
+    cpu_server: ServerProcess, environ: dict[str, str], connect: Connect, options: list[str]
+) -> None:
+    questions = {name: QUESTIONS[name] for name in ("noul-0", "noul-1", "choice", "many")}
+    expected = systemone(connect(cpu_server), questions)["answers"]
+    with ServerProcess([*options, "--kv-cache-gib", "0.2"], environ=environ) as server:
+        assert systemone(connect(server), questions)["answers"] == expected
