@@ -11,7 +11,7 @@ from firelane.parallel.segments import segmented
 from firelane.parallel.shard import AttentionShare, check_ranks, divides_heads, shard
 from firelane.parallel.stage import stage
 from firelane.program.cache import grouping_of
-from firelane.program.ops import ExpertGatedLinear, IndexTopK
+from firelane.program.ops import ExpertGatedLinear
 from firelane.program.program import Program
 
 
@@ -54,8 +54,7 @@ class RankLayout:
         if tp == 1 and ep > 1 and pp % hosts:
             attention = AttentionShare.WHOLE
         elif tp == 1 and not divides_heads(program, ep):
-            by_rows = one_cache and not any(isinstance(op, IndexTopK) for op in program.ops)
-            attention = AttentionShare.ROWS if by_rows else AttentionShare.WHOLE
+            attention = AttentionShare.ROWS if one_cache else AttentionShare.WHOLE
         lanes = tp if ep == 1 and experts else ep
         by_columns = one_cache and pp % hosts == 0 and _has_columns(program, lanes)
         return cls(tp=tp, pp=pp, experts=lanes, attention=attention, expert_columns=by_columns)

@@ -70,6 +70,8 @@ FAMILIES_HERE = (
     "ministral3",
     "mistral4",
     "deepseek_v2",
+    "glm_moe_dsa",
+    "mimo_v2_flash",
     "lfm2",
     "qwen3_next",
     "kimi_linear",

@@ -55,7 +55,8 @@ def read_indexer(
     heads: int,
     interleaved: bool = False,
 ) -> Indexer:
-    """The indexers of a model whose layers with one of their own are `full`. rope: that of attention; heads:
+    """The indexers of a model whose layers with one of their own are `full`, and of the layers behind them
+    that predict tokens, each with its own. rope: that of attention; heads:
     where the config does not say; interleaved: whether neighbours in their heads turn as pairs. Raises
     UnsupportedModelError."""
     if not shape.query_rank:
@@ -70,6 +71,6 @@ def read_indexer(
         heads=config.integer("index_n_heads", heads),
         head_dim=head_dim,
         topk=config.integer("index_topk", 2048),
-        full=full,
+        full=[*full, *[True] * config.count("num_nextn_predict_layers", 0)],
         rope=widened(rope, head_dim, interleaved=interleaved),
     )

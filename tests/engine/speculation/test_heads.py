@@ -147,7 +147,16 @@ def again(driver: Driver, watched: Watched) -> None:
         found.clear()
 
 
-PREDICTING = ("deepseek_v3", "hy3", "glm4_moe_lite", "qwen3_next", "qwen3_5", "qwen3_5_moe")
+PREDICTING = (
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "hy3",
+    "glm4_moe_lite",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
+)
 
 
 @pytest.mark.parametrize(

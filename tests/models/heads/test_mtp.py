@@ -24,10 +24,13 @@ QWEN = {"mtp_num_hidden_layers": 1}
 PLAIN = {"use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": False}
 MIMO = NEXTN | PLAIN | {"architectures": ["MiMoForCausalLM"], "attention_bias": True}
 SPARSE, FULL = {"mlp_layer_types": ["sparse"]}, {"layer_types": ["full_attention"]}
+CHOSEN = {"index_topk": 7}
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "deepseek_v3": (NEXTN, {"first_k_dense_replace": 0}),
     "glm4_moe": (NEXTN, {"first_k_dense_replace": 0}),
     "glm4_moe_lite": (NEXTN, {"first_k_dense_replace": 0} | SPARSE),
+    "deepseek_v32": (NEXTN | CHOSEN, CHOSEN | {"first_k_dense_replace": 0}),
+    "glm_moe_dsa": (NEXTN | CHOSEN, CHOSEN | {"first_k_dense_replace": 0, "indexer_types": ["full"]}),
     "hy3": (NEXTN, SPARSE | {"first_k_dense_replace": 0}),
     "qwen3_next": ({}, FULL | {"mlp_only_layers": [], "decoder_sparse_step": 1}),
     "qwen3_5": (QWEN, FULL),

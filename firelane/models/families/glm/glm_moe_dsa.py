@@ -3,7 +3,7 @@ experts of GLM-4.5; from 5.2 on most layers read the positions that one before t
 
 from __future__ import annotations
 
-from firelane.models.blocks.blocks import embed, head, mlp
+from firelane.models.blocks.blocks import Decoder, Layer, embed, head, mlp
 from firelane.models.blocks.decoder_config import read_decoder, read_gate, read_layers
 from firelane.models.blocks.expert_config import read_deepseek_experts, read_mlp_layer_types
 from firelane.models.blocks.experts import moe
@@ -11,13 +11,29 @@ from firelane.models.blocks.latent import latent
 from firelane.models.blocks.latent_config import read_indexer, read_latent
 from firelane.models.blocks.rope import read_rope
 from firelane.models.config.reader import ConfigReader
+from firelane.models.heads.draft_head import DraftHead
+from firelane.models.heads.mtp import Block, nextn_predictor
 from firelane.program.program import Program
+from firelane.program.values import Value
 
 ARCHITECTURES = ("GlmMoeDsaForCausalLM",)
 KINDS = {"full": True, "shared": False, "F": True, "S": False}
 
 
 def program(config: ConfigReader) -> Program:
+    decoder, block = _read(config)
+    x = embed(decoder)
+    for layer in decoder.layers(read_layers(config)):
+        x = block(layer, x)
+    return decoder.program(head(decoder, x))
+
+
+def predictor(config: ConfigReader) -> DraftHead:
+    return nextn_predictor(config, *_read(config))
+
+
+def _read(config: ConfigReader) -> tuple[Decoder, Block]:
+    """The decoder without ops, and what adds one of its layers. Layers behind the last one have experts."""
     decoder, gate, layers = read_decoder(config, name="glm_moe_dsa"), read_gate(config), read_layers(config)
     config.only("mlp_bias", False)
     config.ignore("moe_router_dtype")  # logits are float32
@@ -28,11 +44,13 @@ def program(config: ConfigReader) -> Program:
     experts, sparse = read_deepseek_experts(config, 256, 8), read_mlp_layer_types(config, layers, dense=3)
     config.only("num_experts", experts.count)  # the same by another name
     width = config.integer("intermediate_size")
-    x = embed(decoder)
-    for layer, is_sparse in zip(decoder.layers(layers), sparse, strict=True):
+
+    def block(layer: Layer, x: Value) -> Value:
         x = latent(layer, x, shape, rope, indexer=indexer)
-        x = moe(layer, x, experts, gate=gate) if is_sparse else mlp(layer, x, width, gate=gate)
-    return decoder.program(head(decoder, x))
+        is_sparse = layer.number >= layers or sparse[layer.number]
+        return moe(layer, x, experts, gate=gate) if is_sparse else mlp(layer, x, width, gate=gate)
+
+    return decoder, block
 
 
 def _read_full_layers(config: ConfigReader, layers: int) -> list[bool]:
