@@ -91,11 +91,20 @@ def _remove_unless_locked(path: Path, lock: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def size(hub_id: str, gguf_name: str = "") -> int:
+    """Bytes of a repository in the cache, or of one GGUF model of it."""
+    if not gguf_name:
+        return _bytes((repository(hub_id) / "blobs").glob("*"))
+    gguf = whole_gguf(hub_id, gguf_name)
+    parts = [] if gguf is None else [gguf.with_name(part) for part in files.gguf_parts(gguf.name)]
+    return _bytes(part.resolve() for part in parts)
+
+
 def remove(hub_id: str, gguf: Path | None = None) -> int:
     """Take a repository out of the cache, or one GGUF model of it; returns how many bytes. Raises OSError."""
     folder = repository(hub_id)
     if gguf is None:
-        freed = _bytes((folder / "blobs").glob("*"))
+        freed = size(hub_id)
         shutil.rmtree(folder)
         return freed
     freed = 0

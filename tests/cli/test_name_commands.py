@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 
 from firelane.cli import main
@@ -91,6 +92,45 @@ def test_wrong_aliases(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(words) == 2
         assert says in capsys.readouterr().err
+
+
+def put_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of the hub, as its library keeps it. Returns its repository."""
+    hub = home / ".cache" / "huggingface" / "hub"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(hub))
+    folder = hub / "models--Qwen--Qwen3-0.6B"
+    snapshot = folder / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (folder / "blobs").mkdir()
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    (folder / "blobs" / "1").write_bytes(b"x" * 40_000)
+    (snapshot / "config.json").write_text("{}")
+    (snapshot / "model.safetensors").symlink_to(folder / "blobs" / "1")
+    return folder
+
+
+def test_a_model_of_the_hub_is_removed_by_its_short_name(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = put_hub(home, monkeypatch)
+    assert told(capsys, "list")[1].split()[:3] == ["Qwen/Qwen3-0.6B", "40.0", "kB"]
+    (line,) = told(capsys, "rm", "qwen3:0.6b", "--dry-run")
+    assert line.startswith("qwen3:0.6b: 4")
+    assert line.endswith("kB would be removed")
+    assert folder.is_dir()
+    (line,) = told(capsys, "rm", "qwen3:0.6b")
+    assert line.endswith("kB removed")
+    assert not folder.exists()
+    assert main(["rm", "qwen3:0.6b"]) != 0
+    assert "nothing of it is in the cache" in capsys.readouterr().err
+
+
+def test_what_another_program_keeps_is_left_to_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_gguf(home, "small-Q8_0")
+    assert main(["rm", "small-Q8_0"]) == 2
+    assert "another program keeps it" in capsys.readouterr().err
+    assert (home / ".cache" / "llama.cpp" / "small-Q8_0.gguf").is_file()
 
 
 def test_known_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,7 +160,7 @@ def test_the_command_names_what_it_removes(
     (entry,) = NodeCache(directory).entries()
     assert main(["rm", "--dry-run", str(here)]) == 0
     first, last = capsys.readouterr().out.splitlines()
-    assert first.endswith(f" MB  {entry.path}")
+    assert first.endswith(f" kB  {entry.path}")
     assert last.endswith("would be removed")
     assert entry.path.exists()
     assert main(["rm", str(here)]) == 0

@@ -62,17 +62,19 @@ def _forget_in_files(arguments: argparse.Namespace) -> bool:
     """Whether all files could be looked at."""
     from firelane.kv.tiers.encrypted import read_secret
     from firelane.kv.tiers.erase import erase_tenant
+    from firelane.server.start_lines import size_text
 
     key_file = arguments.kv_disk_key_file
     secret = None if key_file is None else read_secret(key_file)
     erased = erase_tenant(arguments.kv_disk.expanduser(), arguments.name, secret)
-    print(f"{arguments.kv_disk}: erased {erased.pages} pages, {erased.nbytes / 1e6:,.0f} MB")
+    print(f"{arguments.kv_disk}: erased {erased.pages} pages, {size_text(erased.nbytes)}")
     for path, why in erased.left.items():
         print(f"{path}: left as it is: {why}", file=sys.stderr)
     return not erased.left
 
 
 def _list(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.server.start_lines import size_text
     from firelane.sources.cache import NodeCache
 
     del arguments
@@ -80,11 +82,13 @@ def _list(arguments: argparse.Namespace, environment: Environment) -> int:
     print(f"{'SIZE':>12}  {'USED':16}  {'WHAT':7}  SOURCE")
     for entry in entries:
         print(_line(entry))
-    print(f"{sum(entry.nbytes for entry in entries) / 1e6:>9,.0f} MB  in {environment.cache_dir}")
+    print(f"{size_text(sum(entry.nbytes for entry in entries)):>12}  in {environment.cache_dir}")
     return 0
 
 
 def _line(entry: CacheEntry) -> str:
+    from firelane.server.start_lines import size_text
+
     used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
     kind = "weights" if entry.is_packed else "model"
-    return f"{entry.nbytes / 1e6:>9,.0f} MB  {used:16}  {kind:7}  {entry.source or entry.path}"
+    return f"{size_text(entry.nbytes):>12}  {used:16}  {kind:7}  {entry.source or entry.path}"
