@@ -162,6 +162,11 @@ def test_a_step_holds_the_longest_text(encoders, kernel_cache: Path) -> None:
     load_limits(directory, kernel_cache, max_num_batched_tokens=64, max_num_seqs=4, max_model_len=64)
 
 
+def test_several_ranks_are_refused(encoders, kernel_cache: Path) -> None:
+    with pytest.raises(UsageError, match="tensor-parallel-size 2: an encoder is computed by one rank"):
+        load_limits(encoders("bert", "bfloat16"), kernel_cache, tensor_parallel_size=2)
+
+
 def load_limits(directory: Path, cache_dir: Path, **sizes: int) -> Any:
     executor = load_executor(config_of(directory, cache_dir, **sizes), lambda *_: None)
     executor.release()

@@ -65,6 +65,11 @@ CLASSIFIERS: dict[str, Callable[[], Config]] = {
             "classifier_pooling": "mean",
         }
     ),
+    "qwen3_pairs": lambda: (
+        _base("Qwen3ForSequenceClassification", "qwen3")
+        | {"num_labels": 1, "head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+        | {"tie_word_embeddings": False}
+    ),
     "modernbert_classes": lambda: (
         modernbert() | {"architectures": ["ModernBertForSequenceClassification"], "num_labels": 5}
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from firelane.backends import AUTO, create_executor, describe, resolve
-from firelane.contract import Executor, ProgressCallback
+from firelane.contract import Bidirectional, Executor, ProgressCallback
 from firelane.engine.process.draft_load import beside_second, read_second
 from firelane.engine.process.load_head import telling
 from firelane.engine.speculation.choice import spare_states
@@ -44,6 +44,8 @@ def load_executor(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
             "lower it, or leave it out"
         )
+    if config.ranks > 1 and any(isinstance(span, Bidirectional) for span in program.spans):
+        raise UsageError(f"{config.ranks_option}: an encoder is computed by one rank; leave it out")
     if not config.prefix_cache:
         config = msgspec.structs.replace(config, state_snapshots=0)
     config = msgspec.structs.replace(config, spare_states=spare_states(config))

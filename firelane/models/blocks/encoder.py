@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from firelane.contract.span import Bidirectional
 from firelane.models.blocks.blocks import Decoder, Layer
-from firelane.models.blocks.stacked import Tensors, stored_vector
+from firelane.models.blocks.stacked import Tensors, norm_vector, stored_vector
 from firelane.program.ops import (
     AddEmbedding,
     Attention,
@@ -22,8 +22,10 @@ from firelane.program.ops import (
     Linear,
     Pool,
     PoolKind,
+    RMSNorm,
     RopeAndCache,
     Rotary,
+    SelectRows,
 )
 from firelane.program.ops.add_embedding import Place
 from firelane.program.ops.gated import Activation
@@ -118,6 +120,16 @@ def output_linear(
     shift = stored_vector(f"{name}_bias", f"{tensor}.bias", width) if bias else None
     out = Value(f"{name}_out", Rows.OUTPUT, width, DType.F32)
     return decoder.add(Linear(x=x, weight=weight, bias=shift, softcap=1.0 if tanh else 0.0, out=out))
+
+
+def last_classified(decoder: Decoder, x: Value, labels: int, *, norm: str = "model.norm") -> Value:
+    """A number for each label, of the last token of a decoder: score(norm(x)). norm: the tensor of the
+    norm."""
+    selected = decoder.add(SelectRows(x=x, out=Value("selected", Rows.OUTPUT, x.width, x.dtype)))
+    weight = norm_vector("norm", norm, x.width, plus=decoder.norm_plus)
+    final = Value("final", Rows.OUTPUT, x.width, decoder.dtype)
+    normed = decoder.add(RMSNorm(x=selected, weight=weight, eps=decoder.eps, out=final))
+    return output_linear(decoder, normed, "score", "score", labels, bias=False)
 
 
 def encoder_program(
