@@ -250,7 +250,7 @@ class EngineLifecycle:
     def __init__(self, tell: Callable[[EngineEvent], None], on_state: Callable[[EngineState], None]) -> None:
         """tell: gets each event once all that follows from it is done. on_state: gets each new state at
         once."""
-        self.tell, self._on_state = tell, on_state
+        self._tell, self._on_state = tell, on_state
         self.load_clock = LoadClock()
         self.has_crashed = False
         """The process that ended last did so by itself."""
@@ -286,7 +286,7 @@ class EngineLifecycle:
     def change(self, event: EngineEvent) -> None:
         """Change the state, and tell the event."""
         self.apply(event)
-        self.tell(event)
+        self._tell(event)
 
     def begin(self, *, is_remote: bool) -> None:
         """A connection to the next process stands."""

@@ -133,7 +133,7 @@ def glm4_moe_lite() -> Config:
 INDEX_TOPK = 20
 """Positions that toys with an indexer read: far fewer than prompts have."""
 INDEX_HEADS = 16
-"""Of few heads none would give many a position a score: equals, of which transformers takes any."""
+"""With few heads many positions would have no score: equals, of which transformers takes any."""
 
 
 def deepseek_v32() -> Config:

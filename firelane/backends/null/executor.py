@@ -10,19 +10,19 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.null.adapters import NullAdapters
 from firelane.contract import (
     EMBED,
     MAX_LOGPROBS,
     NOTHING,
     SAMPLE,
     AdapterLimits,
+    AdapterTensors,
     BackendDefaults,
     GivenBack,
     HostPages,
@@ -31,6 +31,7 @@ from firelane.contract import (
     StepInputs,
     StepLimits,
     StepOutputs,
+    check_adapter,
     mask_row,
     resolve_limits,
 )
@@ -46,6 +47,21 @@ FORCING_BIAS = 100.0
 NULL_PAGE_BYTES = 16
 StepTime = Callable[[StepInputs], float]
 """Seconds that a step takes."""
+
+
+class NullAdapters:
+    """A contract.AdapterMemory. tensors: by place, what is there."""
+
+    def __init__(self, limits: AdapterLimits, modules: Mapping[str, tuple[int, int]]) -> None:
+        self.limits, self.modules = limits, modules
+        self.tensors: dict[int, AdapterTensors] = {}
+
+    def put(self, place: int, tensors: AdapterTensors) -> None:
+        check_adapter(self, place, tensors)
+        self.tensors[place] = dict(tensors)
+
+    def clear(self, place: int) -> None:
+        self.tensors.pop(place, None)
 
 
 def describe(config: ExecutorConfig) -> str:

@@ -76,7 +76,7 @@ class Indexer:
         return Weight(name=name, shape=(self.head_dim,), dtype=DType.F32, pieces=pieces)
 
     def _head_weights(self, layer: Layer, normed: Value) -> Value:
-        """What each head's scores count for, with the scale of scores."""
+        """The share of each head in the score of a position, with the scale of scores."""
         tensors = [(layer.tensor("self_attn.indexer.weights_proj"), self.heads)]
         weight = stacked_matrix(layer.name("index_weights"), tensors, normed.width, layer.decoder.dtype)
         out = layer.value("index_weights", self.heads, DType.F32)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from firelane.contract.span import CAUSAL, Span, Window
+from firelane.errors import CheckpointError
 from firelane.models.blocks.blocks import Decoder, Layer, attend, head, mlp
 from firelane.models.blocks.decoder_config import SLIDING, read_gate, read_heads, read_layer_types
 from firelane.models.blocks.features import read_features
@@ -16,7 +17,6 @@ from firelane.models.blocks.rope import Rope, read_rope
 from firelane.models.blocks.stacked import norm_vector
 from firelane.models.config.reader import ConfigReader, read_dtype
 from firelane.models.heads.draft_head import DraftHead, TargetSizes
-from firelane.models.heads.tensors import HeadTensors
 from firelane.program.ops import HeadShape, Linear, RMSNorm, TellFeatures
 from firelane.program.values import DType, Rows, Value, Weight
 
@@ -37,6 +37,41 @@ WITHOUT_EFFECT = (
     "embed_requires_grad",
 )
 """Keys that say how the head was trained, and how others draft with it."""
+
+
+PREFIXES = ("", "model.")
+
+
+class HeadTensors:
+    """Looks names up in a checkpoint, with and without `model.` before them."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+
+    def get(self, *stems: str) -> str:
+        """The first of these that tensors' names begin with, as they are there, without a dot behind it; ""
+        where there is none."""
+        for stem in stems:
+            for prefix in PREFIXES:
+                found = f"{prefix}{stem}"
+                if any(name.startswith(f"{found}.") for name in self._names):
+                    return found
+        return ""
+
+    def find(self, *stems: str) -> str:
+        """The same. Raises CheckpointError where there is none."""
+        found = self.get(*stems)
+        if not found:
+            raise CheckpointError(f"the head has no tensor {' or '.join(stems)}: fetch it again")
+        return found
+
+    def whole(self, name: str) -> str:
+        """The tensor of exactly this name, as it is there; "" where there is none."""
+        return next((p + name for p in PREFIXES if p + name in self._names), "")
+
+    def left_out(self, *stems: str) -> tuple[str, ...]:
+        """Beginnings of names for Program.left_out."""
+        return tuple(prefix + stem for stem in stems for prefix in PREFIXES)
 
 
 def eagle3_head(config: Mapping[str, Any], tensors: Collection[str], target: TargetSizes) -> DraftHead:

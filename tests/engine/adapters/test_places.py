@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firelane.backends.null.adapters import NullAdapters
+from firelane.backends.null.executor import NullAdapters
 from firelane.contract import AdapterLimits, LowRank
 from firelane.engine.adapters.peft import Adapter
 from firelane.engine.adapters.places import AdapterPlaces, change_adapters
