@@ -1,4 +1,4 @@
-"""What rounding activations to eight bits costs on GGUF files, beside what llama.cpp's own rounding costs.
+"""The cost of rounding activations to eight bits on GGUF files, beside that of llama.cpp's own rounding.
 
     activation_accuracy.py FILE ... --text FILE ... [--tokens 2048] [--llamacpp-python PYTHON]
 
@@ -55,7 +55,7 @@ for tokens in windows:
 kl, top, first, second = np.mean(found, axis=0)
 print(json.dumps([kl, top, np.exp(-first), np.exp(-second)]))
 """
-"""Of two GGUF files: mean KL divergence, share of equal most likely tokens, both perplexities."""
+"""Prints of two GGUF files: mean KL divergence, share of equal most likely tokens, both perplexities."""
 
 
 def decode(source: Path, file: Path) -> None:

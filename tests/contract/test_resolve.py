@@ -149,7 +149,7 @@ def test_spare_states_take_an_eighth_at_most() -> None:
 
 
 def test_spare_states_leave_the_longest_sequence_its_pages() -> None:
-    """Where they would shorten it there are none, whether or not its length was configured."""
+    """There are none where they would shorten it, whether or not its length was configured."""
     pages = smallest_limits(HYBRID, config(), DEFAULTS).num_blocks
     states = {"max_num_seqs": 1, "state_snapshots": 0, "spare_states": 1}
     least = pages * PAGE_BYTES + STATE

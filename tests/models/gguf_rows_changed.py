@@ -72,7 +72,7 @@ GRANITE = {
     "ssm.time_step_rank": 5,
 }
 NEMOTRON_IN_PYTHON = {"rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-"""What the writer of the file reads of a config, and the family does without."""
+"""Keys that the writer of the file reads of a config, and the family does without."""
 NEMOTRON = {
     "ssm.conv_kernel": 4,
     "ssm.state_size": 32,

@@ -68,7 +68,7 @@ def make_proposer(
 
 
 def _kind(config: EngineConfig) -> str:
-    """What the configuration asks for. "auto" drafts where that was measured to cost nothing when drafts
+    """The kind that the configuration asks for. "auto" drafts where that was measured to cost nothing when drafts
     fail: on CPUs."""
     if config.speculative != "auto":
         return config.speculative

@@ -59,7 +59,7 @@ def _read_decoder(config: ConfigReader) -> Decoder:
 
 
 def _read_heads(config: ConfigReader) -> tuple[HeadShape, HeadShape]:
-    """Those of full layers, and those of layers with a window."""
+    """The heads of full layers, and those of layers with a window."""
     heads = replace(read_heads(config, default_head_dim=192), value_dim=config.integer("v_head_dim", 128))
     same = {"num_attention_heads": heads.heads, "head_dim": heads.head_dim, "v_head_dim": heads.v_dim}
     for key, value in same.items():

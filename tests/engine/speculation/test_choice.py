@@ -1,4 +1,4 @@
-"""What "auto" drafts with, and that models with recurrent state are drafted for without being asked."""
+"""The proposer that "auto" drafts with, and that models with recurrent state are drafted for without being asked."""
 
 from __future__ import annotations
 
