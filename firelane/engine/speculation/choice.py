@@ -68,8 +68,8 @@ def make_proposer(
 
 
 def _kind(config: EngineConfig) -> str:
-    """The kind that the configuration asks for. "auto" drafts where that was measured to cost nothing when drafts
-    fail: on CPUs."""
+    """The kind that the configuration asks for. "auto" drafts where that was measured to cost nothing when
+    drafts fail: on CPUs."""
     if config.speculative != "auto":
         return config.speculative
     return "ngram" if resolve(config.backend) == "cpu" else "off"

@@ -1,4 +1,4 @@
-"""The proposer that "auto" drafts with, and that models with recurrent state are drafted for without being asked."""
+"""The drafts of "auto", and that models with recurrent state are drafted for without being asked."""
 
 from __future__ import annotations
 
