@@ -247,7 +247,7 @@ class Model:
 
     @property
     def unheard(self) -> int:
-        return 0 if self.replicas is None else self.replicas.unheard
+        return 0 if self.replicas is None else self.replicas.dispatcher.parked.unheard
 
     def add(self, name: str) -> EngineLink:
         """The link of one more engine."""

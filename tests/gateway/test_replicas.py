@@ -140,14 +140,14 @@ def test_an_engine_is_replaced_under_its_requests():
         await until(lambda: len(scene.engines[1].running) == 1)
         assert old.in_flight == 1
         assert scene.set.move(old, 5) == 1
-        assert scene.set.unheard == 2
+        assert scene.set.dispatcher.parked.unheard == 2
         scene.engines[0].step()
         await until(lambda: len(scene.engines[1].running) == 2)
         scene.set.remove(old)
         await scene.finish(begun, waiting)
         assert begun.tokens == waiting.tokens == ANSWER
         assert scene.set.links == [new]
-        assert scene.set.unheard == scene.set.figures.deaths == 0
+        assert scene.set.dispatcher.parked.unheard == scene.set.figures.deaths == 0
 
     play(scenario, count=1)
 

@@ -161,11 +161,6 @@ class ReplicaSet:
     def in_flight(self) -> int:
         return len(self.dispatcher.parked) + sum(link.in_flight for link in self.links)
 
-    @property
-    def unheard(self) -> int:
-        """Requests that have lost or changed their engine, and have no token since."""
-        return self.dispatcher.parked.unheard
-
     def next_id(self) -> int:
         """A request id that has not been used before."""
         self._next_id += 1

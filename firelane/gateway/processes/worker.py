@@ -256,7 +256,7 @@ class GatewayProcess:
         loop = asyncio.get_running_loop()
         finish_at_s = loop.time() + FINISH_S
         while link.in_flight:
-            if loop.time() >= finish_at_s and not replicas.unheard:
+            if loop.time() >= finish_at_s and not replicas.dispatcher.parked.unheard:
                 replicas.move(link, MOVED_TOGETHER)
             await asyncio.sleep(POLL_S)
         self._remove(place)
