@@ -288,6 +288,18 @@ def test_an_engine_that_dies_is_an_error(deciding):
     assert systemone(deciding, {"q": NOUL}).status_code == 200
 
 
+def test_an_adapter_decides_by_its_name(deciding):
+    decide(deciding, {"q": NOUL})
+    plain = deciding.engine.submitted[-1]
+    deciding.run(deciding.engine.send, deciding.engine.ready(adapters={"sql": "digest"}))
+    deciding.wait_for(lambda: bool(deciding.model.serving().adapters))
+    deciding.run(deciding.gateway.services.models.index)
+    assert decide(deciding, {"q": NOUL}, model="sql")["model"] == "sql"
+    adapted = deciding.engine.submitted[-1]
+    assert (plain.adapter, adapted.adapter) == ("", "digest")
+    assert adapted.salt != plain.salt  # its pages are no other's
+
+
 def test_the_state_counts_once_for_the_tenant_too(deciding):
     before = counted(deciding)
     made = decide(deciding, {f"q{i}": SCORE for i in range(5)})
