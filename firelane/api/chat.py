@@ -49,11 +49,18 @@ MAX_NAME = 40
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """A text, or the words of a refusal. Parts of other types are not read: see in_place_of."""
+    """A text, the words of a refusal, or an image: the URL, or an object with it. Parts of other types are
+    not read: see in_place_of."""
 
     type: Annotated[str, Meta(extra_json_schema={"enum": ["text", "refusal"]})]
     text: str | None = None
     refusal: str | None = None
+    image_url: Any = None
+
+    @property
+    def has_image(self) -> bool:
+        """Whether it gives an image, which a model with an encoder of images reads."""
+        return _MEDIA.get(self.type) == "image" and self.image_url is not None
 
     @property
     def is_text(self) -> bool:
@@ -156,7 +163,14 @@ class Message(MarkedMessage, kw_only=True, forbid_unknown_fields=True):
     def unread(self) -> list[str]:
         """Types of the parts that are left out."""
         parts = self.content if isinstance(self.content, list) else ()
-        return [part.type for part in parts if not part.is_text] + (["audio"] if self.audio else [])
+        left_out = [part.type for part in parts if not (part.is_text or part.has_image)]
+        return left_out + (["audio"] if self.audio else [])
+
+    @property
+    def images(self) -> list[ContentPart]:
+        """Parts that give an image."""
+        parts = self.content if isinstance(self.content, list) else ()
+        return [part for part in parts if part.has_image]
 
     def check(self, where: str) -> None:
         if self.role not in ROLES:

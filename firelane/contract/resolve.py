@@ -109,7 +109,7 @@ def resolve_limits(
     """
     limits = smallest_limits(model, config, defaults)
     budget = config.kv_cache_bytes or (max(0, free_bytes) if default_kv_bytes is None else default_kv_bytes)
-    page_bytes = _page_token_bytes(model, config) * limits.block_size
+    page_bytes = max(1, _page_token_bytes(model, config) * limits.block_size)  # 0: it has no attention
     if model.state_bytes:
         limits = _with_states(limits, config, budget)
     if limits.num_spares and _fitting(limits, budget, page_bytes) < limits.max_model_len:

@@ -105,7 +105,7 @@ class EngineCore:
         self._applier = PlanApplier(self.table, self.kv, self.policy, self._writer)
         self._prerequisites, self._pulls = PageWaits(prerequisites), PullCounters()
         self._masks = GrammarMasks(self.table, self._writer)
-        self._inputs = InputWriter(limits, executor.max_in_flight)
+        self._inputs = InputWriter(limits, executor.max_in_flight, executor.features_in)
         self._tell: Callable[[CacheEvents], None] = lambda _: None
         self._is_stuck = False  # for want of pages that are on their way
         self._outputs = OutputProcessor(
@@ -192,7 +192,8 @@ class EngineCore:
             limits = self._executor.limits
             is_encoder, can_generate = limits.whole_prompts, self._executor.can_generate
             check_generates(request, can_generate=can_generate, is_encoder=is_encoder)
-            sequence = make_sequence(request, limits, self._executor.vocab_size, self.kv)
+            prepared = self._prerequisites.prepare(request)
+            sequence = make_sequence(prepared, limits, self._executor.vocab_size, self.kv)
             sequence.urgency = urgency_of(request, self._clock())
             sequence.adapter = self._adapters.of(request.adapter)
             is_ready = self._prerequisites.add(sequence, request)

@@ -79,6 +79,15 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     ] = "auto"
     draft_dir: Path | None = None
     """The resolved directory of what `speculative` names; None: what it names is the directory."""
+    images: Annotated[
+        bool,
+        Option(
+            "prompts may have images, where the model has an encoder of them that is known (needs the extra "
+            "`images`)",
+            ENGINE,
+            see="images.md",
+        ),
+    ] = False
     role: Annotated[
         str,
         Option(
@@ -136,6 +145,8 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_second()
+        if self.images:
+            self._check_images()
         if not self.prefix_cache and self.state_snapshots:
             raise UsageError(
                 f"state_snapshots is {self.state_snapshots}: without the prefix cache no prompt begins with "
@@ -157,6 +168,20 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
                 f"{option}: what drafts is beside ranks of one host; leave out --nnodes {self.hosts.count}, "
                 "or it"
             )
+
+    def _check_images(self) -> None:
+        """Raises UsageError for what images do not go together with so far."""
+        others = {
+            self.ranks_option: self.ranks > 1 or self.hosts is not None,
+            f"--role {self.role}": self.role != "both",
+            "--kv-transfer-address": bool(self.kv_transfer_address),
+            "--kv-offloading-size": self.tiers is not None,
+            f"--speculative {self.speculative}": self.second_dir is not None or self.speculative == "mtp",
+            "--lora": bool(self.loras) or self.max_loras > 0,
+        }
+        for option, is_set in others.items():
+            if is_set:
+                raise UsageError(f"--images: images do not go together with {option} so far; leave one out")
 
     @property
     def reads_store(self) -> bool:

@@ -36,7 +36,7 @@ def tenant_id(tenant: str) -> bytes:
 class PrefixChain:
     """Names of the leading full blocks of one sequence; it only grows, and outlives preemption."""
 
-    __slots__ = ("_block_size", "_names", "_pages", "_salt", "is_salted", "root", "tenant")
+    __slots__ = ("_block_size", "_images", "_names", "_pages", "_salt", "is_salted", "root", "tenant")
 
     def __init__(self, salt: bytes, block_size: int, code: str = "", tenant: str = "") -> None:
         """code: as StepLimits.kv_cache_code. tenant: whose pages these are; it is no part of their names.
@@ -49,6 +49,14 @@ class PrefixChain:
         self._names: list[bytes] = []
         self._salt = salt
         self._pages: list[int] = []
+        self._images: list[tuple[int, NDArray[np.int32]]] = []
+
+    def have_image(self, start: int, words: NDArray[np.int32]) -> None:
+        """Tokens from index `start` on are named by these words in place of their ids. Before any name is
+        asked for."""
+        assert not self._names, "blocks have names already"
+        assert not self._pages, "pages have names already"
+        self._images.append((start, words))
 
     @property
     def known(self) -> list[bytes]:
@@ -63,7 +71,7 @@ class PrefixChain:
         names, size = self._names, self._block_size
         if num_blocks > len(names):
             name = names[-1] if names else self.root
-            data = tokens[len(names) * size : num_blocks * size].tobytes()
+            data = self._named(tokens, len(names) * size, num_blocks * size).tobytes()
             block_bytes = size * tokens.itemsize
             for start in range(0, len(data), block_bytes):
                 name = blake2b(name + data[start : start + block_bytes], digest_size=DIGEST_BYTES).digest()
@@ -73,9 +81,20 @@ class PrefixChain:
     def page_names(self, tokens: NDArray[np.int32], num_pages: int) -> list[int]:
         """Names of the first pages of `tokens`, by which gateways know them; of the list as in `names`."""
         if num_pages > len(self._pages):
-            data = tokens[: num_pages * PAGE_TOKENS].astype("<i4", copy=False)
+            data = self._named(tokens, 0, num_pages * PAGE_TOKENS).astype("<i4", copy=False)
             more_page_names(self._pages, self._salt, data.data)
         return self._pages
+
+    def _named(self, tokens: NDArray[np.int32], begin: int, end: int) -> NDArray[np.int32]:
+        part = tokens[begin:end]
+        if not self._images:
+            return part
+        part = part.copy()
+        for start, words in self._images:
+            first, last = max(start, begin), min(start + len(words), end)
+            if first < last:
+                part[first - begin : last - begin] = words[first - start : last - start]
+        return part
 
 
 NAME_BYTES = 8

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
@@ -14,12 +15,14 @@ from firelane.api.sampling import SamplingFields
 from firelane.child_process import Replacements
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
+from firelane.text.images.image_process import ImageDecoder
 from firelane.text.infill.marks import find_marks
 from firelane.text.infill.prompt import Infiller, TextWithGap
 from firelane.text.model_files import ModelTextFiles
 from firelane.text.rendering.template_process import TemplateRenderer
 from firelane.text.tokens.tokenizer import TextEncoder, TextRoom, Tokenizer, pack_prompts, unpack_ids
 from firelane.wire.frames import Ready, Sampling
+from firelane.wire.images import Image
 
 SEED_MASK = 2**63 - 1
 Fallback = Literal["vllm", "llama.cpp"]
@@ -106,10 +109,16 @@ class Prompt:
 
     packed: bytes
     text: str | None
+    images: list[Image] = field(default_factory=list[Image])
+    image_token: int = -1
+    """The token of an image's rows, in place of which `packed` has the words that name it."""
 
     @property
     def ids(self) -> memoryview[int]:
-        return unpack_ids(self.packed)
+        ids = unpack_ids(self.packed)
+        if not self.images:
+            return ids
+        return memoryview(array.array("i", [self.image_token if token < 0 else token for token in ids]))
 
     def __len__(self) -> int:
         """Tokens."""
@@ -132,6 +141,7 @@ class PromptBuilder:
         Raises TokenizerError where the files cannot be used."""
         self.tokenizer = tokenizer
         self.encoder = TextEncoder(tokenizer)
+        self.images = ImageDecoder(replaced or Replacements())
         self.files = files
         marks = find_marks(tokenizer, files.infill_names)
         self._infiller = None if marks is None else Infiller(tokenizer, marks)
@@ -155,7 +165,8 @@ class PromptBuilder:
         self.eos_ids = _checked(self.eos_ids | (ids & self.tokenizer.special_ids))
 
     def close(self) -> None:
-        """End what renders the template; idempotent."""
+        """End what renders the template and decodes images; idempotent."""
+        self.images.close()
         if self.template is not None:
             self.template.close()
 
@@ -209,10 +220,15 @@ class PromptBuilder:
         return packed
 
     def truncated(self, fields: SamplingFields, prompt: Prompt, ready: Ready) -> Prompt:
-        """With `truncate_prompt_tokens` no more than those."""
+        """With `truncate_prompt_tokens` no more than those. Raises RequestError where it has images."""
         keep = tokens_to_keep(fields, ready.max_model_len)
         if keep is None or len(prompt) <= keep:
             return prompt
+        if prompt.images:
+            raise RequestError(
+                "a prompt with images is not cut: leave `truncate_prompt_tokens` out",
+                param="truncate_prompt_tokens",
+            )
         packed = prompt.packed
         return Prompt(packed[: 4 * keep] if fields.truncation_side == "right" else packed[-4 * keep :], None)
 

@@ -17,6 +17,7 @@ import msgspec
 
 from firelane.wire.adapters import AdaptersServed, LoadAdapter, UnloadAdapter
 from firelane.wire.cache_events import CacheEvents, PageChanges
+from firelane.wire.images import Image, ImageFormat
 from firelane.wire.sampling import Grammar, Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -47,7 +48,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     priority: lower is served sooner, within a tenant. deadline_ms: milliseconds that are left when this is
     sent until the answer has to be complete, or rather its first due_tokens tokens; 0: it has no deadline.
     adapter: the digest of the adapter that it is computed with, or its name; "" for none. second_text: of a
-    pair of texts, the index in `prompt` that the second begins at; 0: it is one text.
+    pair of texts, the index in `prompt` that the second begins at; 0: it is one text. images: in the order of
+    the prompt, whose ids are image_words() where their rows are to stand.
     """
 
     id: int
@@ -74,6 +76,7 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     due_tokens: int = 1
     adapter: str = ""
     second_text: int = 0
+    images: list[Image] = []
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -182,7 +185,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     pages to engines of other servers and hosts, as host:port; "" where it does not. can_generate: whether
     the model has a head; without one it serves embeddings alone. is_encoder: it sees texts whole, and pools
     in its own way alone. adapters: digests of what they are, by name. version: of the weights, as an update
-    has named it; "" of those that the server began with."""
+    has named it; "" of those that the server began with. images: how it takes them; None: it takes none."""
 
     protocol: int
     pid: int
@@ -212,6 +215,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     is_encoder: bool = False
     adapters: dict[str, str] = {}
     version: str = ""
+    images: ImageFormat | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

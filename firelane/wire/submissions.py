@@ -34,12 +34,14 @@ def submissions(requests: list[NewRequest]) -> Iterator[Submit]:
 def _size(request: NewRequest) -> int:
     """Bytes of what has no bound of its own. Of one character UTF-8 makes four bytes at most."""
     grammar = 0 if request.grammar is None else 4 * len(request.grammar.text)
-    return len(request.prompt) + len(request.prediction) + grammar
+    pixels = sum(len(image.pixels) for image in request.images) if request.images else 0
+    return len(request.prompt) + len(request.prediction) + grammar + pixels
 
 
 def repeats(request: NewRequest, before: NewRequest) -> bool:
-    """Whether prompt, grammar and prediction are the very objects of the request before it."""
+    """Whether prompt, grammar, prediction and images are the very objects of the request before it."""
     same = request.prompt is before.prompt and request.grammar is before.grammar
+    same = same and (request.images is before.images or not (request.images or before.images))
     return same and request.prediction is before.prediction
 
 
@@ -48,7 +50,9 @@ def shortened(requests: list[NewRequest]) -> list[NewRequest]:
     found = requests[:1]
     for before, request in itertools.pairwise(requests):
         if repeats(request, before):
-            request = msgspec.structs.replace(request, prompt=b"", grammar=None, prediction=b"", repeats=True)
+            request = msgspec.structs.replace(
+                request, prompt=b"", grammar=None, prediction=b"", images=[], repeats=True
+            )
         found.append(request)
     return found
 
@@ -65,6 +69,7 @@ def restored(requests: Iterable[NewRequest]) -> Iterator[NewRequest]:
                 prompt=before.prompt,
                 grammar=before.grammar,
                 prediction=before.prediction,
+                images=before.images,
                 repeats=False,
             )
         before = request

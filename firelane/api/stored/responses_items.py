@@ -27,7 +27,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 class InputPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A text: `input_text`, `output_text`, `refusal`, `reasoning_text`, `summary_text`. Parts of other types
-    are not read.
+    are not read, but for images: `input_image` with its URL.
     """
 
     type: Annotated[str, Meta(extra_json_schema={"enum": list(PART_TYPES)})] = "input_text"
@@ -35,6 +35,8 @@ class InputPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     refusal: str | None = None
     annotations: Any = None
     logprobs: Any = None
+    image_url: Any = None
+    detail: Any = None
 
     def content(self, where: str) -> str | None:
         """The text; None where the part is none. Raises RequestError where it is missing."""

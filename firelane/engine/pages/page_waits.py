@@ -226,6 +226,9 @@ class PageWaits(Prerequisites):
         for source in self.sources:
             source.expect_nothing()
 
+    def prepare(self, request: NewRequest) -> NewRequest:
+        return self._inner.prepare(request)
+
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
         is_ready = self._inner.add(sequence, request)
         coming: Set[WantedPage] = frozenset()

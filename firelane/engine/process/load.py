@@ -11,6 +11,7 @@ import msgspec
 
 from firelane.backends import AUTO, create_executor, describe, resolve
 from firelane.contract import Bidirectional, Executor, ProgressCallback
+from firelane.engine.images.load import taking_images
 from firelane.engine.process.draft_load import beside_second, read_second
 from firelane.engine.process.load_head import telling
 from firelane.engine.speculation.choice import spare_states
@@ -82,7 +83,7 @@ def read_program(config: EngineConfig) -> Program:
     """The model as `config` asks for it. Raises ModelError, UsageError."""
     dtype = DType.BF16 if config.rounds else None
     program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len, dtype=dtype)
-    return telling(with_cache_dtype(program, config.kv_cache_dtype), config)
+    return taking_images(telling(with_cache_dtype(program, config.kv_cache_dtype), config), config)
 
 
 def quantization_of(config: EngineConfig) -> str:

@@ -20,6 +20,9 @@ from firelane.engine.adapters.places import AdapterPlaces, change_adapters, load
 from firelane.engine.configured import make_core
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
+from firelane.engine.images.encoder import ImageEncoder
+from firelane.engine.images.load import load_encoder
+from firelane.engine.images.queue import with_images
 from firelane.engine.process.channels import Channels, FrameChannel
 from firelane.engine.process.draft_load import load_second
 from firelane.engine.process.heartbeat import HeartbeatSender, Pulse
@@ -227,6 +230,7 @@ def _load_and_serve(
     executor = load_executor(config, progress, channel.send, program)
     adapters = load_adapters(executor, config)
     second = load_second(config, program, executor, progress)
+    encoder = load_encoder(config, executor, progress)
     copier = PageCopier() if peer_socket is None else _page_copier(config)
     rights.loaded()
     grammars = grammar_queue(
@@ -234,7 +238,7 @@ def _load_and_serve(
     )
     tiers: TieredPages | NoTiers = NO_TIERS
     try:
-        core = make_core(config, executor, served, grammars, second, adapters)
+        core = make_core(config, executor, served, with_images(grammars, encoder), second, adapters)
         if config.cache_events:
             core.tell_cache(channel.send)
         pulse.cost = core.cost
@@ -255,9 +259,9 @@ def _load_and_serve(
         load_s = time.monotonic() - began_s
         ready = _ready(executor, config, identity, load_s, peers.engine_id)
         ready = msgspec.structs.replace(ready, adapters=dict(adapters.digests))
-        channel.send(_with_second(ready, second))
+        channel.send(_with_encoder(_with_second(ready, second), encoder))
         served.is_loading = False
-        rights.serves(lambda: _settle(executor, second))
+        rights.serves(lambda: _settle(executor, second, encoder))
         gc.freeze()  # what the load has made lives on: no collection need look at it again
         _serve(core, served, tiers, adapters)
         channel.flush(LAST_FLUSH_S)
@@ -266,15 +270,17 @@ def _load_and_serve(
         grammars.close()
         tiers.close()
         executor.release()
-        if second is not None:
-            second.release()
+        for beside in (second, encoder):
+            if beside is not None:
+                beside.release()
     return 0
 
 
-def _settle(executor: Executor, second: SecondModel | None) -> None:
+def _settle(executor: Executor, second: SecondModel | None, encoder: ImageEncoder | None) -> None:
     executor.settle()
-    if second is not None:
-        second.settle()
+    for beside in (second, encoder):
+        if beside is not None:
+            beside.settle()
 
 
 def _page_copier(config: EngineConfig) -> PageCopier:
@@ -374,6 +380,14 @@ def _with_second(ready: Ready, second: SecondModel | None) -> Ready:
         return ready
     weights_bytes, kv_bytes = ready.weights_bytes + second.weights_bytes, ready.kv_bytes + second.kv_bytes
     return msgspec.structs.replace(ready, weights_bytes=weights_bytes, kv_bytes=kv_bytes)
+
+
+def _with_encoder(ready: Ready, encoder: ImageEncoder | None) -> Ready:
+    """The memory of what encodes images is the engine's."""
+    if encoder is None:
+        return ready
+    weights_bytes = ready.weights_bytes + encoder.weights_bytes
+    return msgspec.structs.replace(ready, weights_bytes=weights_bytes, images=encoder.format)
 
 
 def _can_sleep(executor: Executor, config: EngineConfig) -> bool:

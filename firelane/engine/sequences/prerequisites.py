@@ -8,6 +8,11 @@ from firelane.engine.sequences.sequence import Sequence
 from firelane.errors import FirelaneError, RequestError
 from firelane.wire.frames import NewRequest
 
+NO_IMAGES = (
+    "this model takes no images here: send the request without them, or serve a model that has an encoder of "
+    "images with --images"
+)
+
 
 class Waited(NamedTuple):
     """The end of a wait."""
@@ -25,6 +30,13 @@ class Prerequisites:
     def is_waiting(self) -> bool:
         """Some sequence waits, or something is still being prepared."""
         return False
+
+    def prepare(self, request: NewRequest) -> NewRequest:
+        """The request with ids of tokens in all places of its prompt. Raises RequestError for images, which
+        are not taken here."""
+        if request.images:
+            raise RequestError(NO_IMAGES, param="messages")
+        return request
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
         """True where the sequence is ready; otherwise `take` returns it later. Raises FirelaneError where it

@@ -58,6 +58,7 @@ class EmbeddingPool:
 
 if TYPE_CHECKING:
     from firelane.engine.grammar.constraint import Constraint
+    from firelane.engine.sequences.sequence_images import SequenceImages
 
 
 PEER = "peer"
@@ -94,6 +95,7 @@ class Sequence:
         "constraint",
         "end",
         "id",
+        "images",
         "is_resumed",
         "likely_cached",
         "most_drafted",
@@ -128,8 +130,7 @@ class Sequence:
         chain: PrefixChain,
         tenant: TenantInfo,
     ) -> None:
-        self.id = request_id
-        self.arrival = -1
+        self.id, self.arrival = request_id, -1
         self.prompt_len = len(prompt)
         self.tokens = prompt
         """int32, the prompt and all tokens generated before it was last admitted; while it runs, the
@@ -148,6 +149,7 @@ class Sequence:
         self.computed = 0
         """Leading tokens of a prefill whose K/V is computed, or is being computed by a step in flight."""
         self.constraint: Constraint | None = None
+        self.images: SequenceImages | None = None
         self.prompt_logprobs_done = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
         """Leading prompt positions whose log-probability (or hidden state) is reported or in flight."""
         self.is_resumed = False

@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 
 from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, ZERO_STATE, StepInputs, StepLimits
 from firelane.engine.step.drafts import Drafts
+from firelane.engine.step.image_features import ImageFeatures
 from firelane.engine.step.plan import PrefillChunk, StepPlan
 
 
 class InputWriter:
     """Owns the sets; they take turns."""
 
-    def __init__(self, limits: StepLimits, max_in_flight: int) -> None:
-        self._sets = [StepInputs.allocate(limits) for _ in range(max_in_flight + 1)]
+    def __init__(self, limits: StepLimits, max_in_flight: int, features_in: int = 0) -> None:
+        """features_in: of an executor that takes images; else 0."""
+        self._sets = [StepInputs.allocate(limits, features_in) for _ in range(max_in_flight + 1)]
+        self._images = ImageFeatures() if features_in else None
         self._first_snapshot = limits.max_num_seqs
         self._has_states = bool(limits.state_bytes)
         self._count = np.arange(limits.max_output_rows, dtype=np.int32)
@@ -43,6 +46,8 @@ class InputWriter:
             _append(inputs, chunk)
         if self._has_states:
             self._write_states(plan, inputs)
+        if self._images is not None:
+            self._images.write(plan, inputs)
         return inputs
 
     def _add_drafts(self, plan: StepPlan, drafts: Drafts, inputs: StepInputs) -> None:

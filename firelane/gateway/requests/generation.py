@@ -149,6 +149,7 @@ class GenerationRun(RequestRun):
                     deadline_ms=left_ms(asked.due_s),
                     due_tokens=own.max_tokens if has_limit else 1,
                     adapter=adapter,
+                    images=prompt.images,
                 )
                 splitter = None if request.splitter is None else request.splitter()
                 sink = self._sink(stats, model.tokenizer)

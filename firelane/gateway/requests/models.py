@@ -213,9 +213,11 @@ class ServedModel:
 
     def text_room(self, exchange: Exchange, part: str, fields: SamplingFields | None = None) -> TextRoom:
         """Room for a request's texts. part: as in TextRoom. Raises EngineDeadError."""
-        most = self.serving().max_model_len
+        ready = self.serving()
+        most = ready.max_model_len
         return TextRoom(
             max_tokens=most,
+            images=ready.images,
             part=part,
             gone=lambda: exchange.gone,
             keep=None if fields is None else tokens_to_keep(fields, most),
@@ -226,7 +228,8 @@ class ServedModel:
         """Room for texts whose tokens are only wanted to be known, also without an engine."""
         most = max(COUNTED_TOKENS, self.max_model_len or 0)
         limit = "The most that is tokenised at once"
-        return TextRoom(max_tokens=most, part=part, gone=lambda: exchange.gone, limit=limit)
+        images = self.engines.ready.images if self.engines.ready else None
+        return TextRoom(max_tokens=most, part=part, gone=lambda: exchange.gone, limit=limit, images=images)
 
     def reserve(self, exchange: Exchange, sequences: int, options: RunOptions | None = None) -> Reservation:
         """Admit a request. Raises EngineDeadError, RateLimitError, QueueFullError and RequestError."""

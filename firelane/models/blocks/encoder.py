@@ -80,11 +80,16 @@ def attend_both_sides(
     *,
     rotary: Rotary | None = None,
     span: Bidirectional = EVERYWHERE,
+    places: Value | None = None,
+    axes: tuple[int, ...] = (),
 ) -> Value:
-    """Attention of all heads, before the product behind it. qkv: F32 [q heads | k heads | v heads]."""
+    """Attention of all heads, before the product behind it. qkv: F32 [q heads | k heads | v heads]. places,
+    axes: as in RopeAndCache."""
     dtype = layer.decoder.dtype
     q = layer.value("q", heads.q_width, dtype)
-    layer.decoder.add(RopeAndCache(qkv=qkv, layer=CACHE_LAYER, shape=heads, rotary=rotary, out=q))
+    layer.decoder.add(
+        RopeAndCache(qkv=qkv, layer=CACHE_LAYER, shape=heads, rotary=rotary, places=places, axes=axes, out=q)
+    )
     out = layer.value("attended", heads.out_width, dtype)
     scale = heads.head_dim**-0.5
     return layer.decoder.add(Attention(q=q, layer=CACHE_LAYER, shape=heads, scale=scale, span=span, out=out))
@@ -93,7 +98,7 @@ def attend_both_sides(
 def plain_mlp(
     layer: Layer, x: Value, stream: Value, up: Tensors, down: str, *, act: Activation = "normal", bias: bool
 ) -> Value:
-    """stream + down(u * act(u)) for u = up(x); GELU where act is "normal"."""
+    """stream + down(u * act(u)) for u = up(x); GELU where act is "normal" or "normal_tanh"."""
     ((_, width),) = up
     inner = layer.linear(x, "mlp_up", up, layer.value("mlp_inner", width, DType.F32), bias=bias, add=None)
     active = layer.decoder.add(

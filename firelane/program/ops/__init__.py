@@ -17,6 +17,7 @@ from firelane.program.ops.latent import LatentCache
 from firelane.program.ops.layer_norm import LayerNorm
 from firelane.program.ops.linear import Linear
 from firelane.program.ops.low_rank import Adapted, LoraExpand, LoraShrink, LowRankPart
+from firelane.program.ops.merge_rows import MergeRows
 from firelane.program.ops.pool import GiveHidden, Pool, PoolKind
 from firelane.program.ops.recurrent.delta_rule import DeltaRule, DeltaShape
 from firelane.program.ops.recurrent.short_conv import ShortConv
@@ -64,6 +65,7 @@ __all__ = [
     "LoraExpand",
     "LoraShrink",
     "LowRankPart",
+    "MergeRows",
     "Op",
     "Pool",
     "PoolKind",

@@ -4,6 +4,7 @@ Networks", 2017).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,8 +17,9 @@ from firelane.program.values import Cost, DType, StepShape, Value
 if TYPE_CHECKING:
     from firelane.program.reference_step import ReferenceStep
 
-Activation = Literal["sigmoid", "silu", "gelu", "gelu_tanh", "normal", "relu", "none"]
-"""normal: the normal distribution's function; gelu: g times that of g (Hendrycks and Gimpel, 2016)."""
+Activation = Literal["sigmoid", "silu", "gelu", "gelu_tanh", "normal", "normal_tanh", "relu", "none"]
+"""normal: the normal distribution's function; gelu: g times that of g (Hendrycks and Gimpel, 2016). _tanh:
+approximated by a tangent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,9 @@ def activated(x: F32, act: Activation) -> F32:
     if act in ("gelu", "normal"):
         normal = normal_distribution(x)
         return normal if act == "normal" else x * normal
+    if act == "normal_tanh":
+        cubed = x + np.float32(0.044715) * x * x * x
+        return sigmoid((2 * math.sqrt(2 / math.pi) * cubed).astype(np.float32))
     gate = SILU if act == "silu" else GELU_TANH
     return gate.apply(x, np.ones_like(x))
 

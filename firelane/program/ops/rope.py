@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
+from firelane.program.ops.merge_rows import PLAIN
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -37,12 +38,17 @@ class Rotary:
     def rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
         """x: float32 [tokens, heads, head_dim], rotated by positions: int64 [tokens]."""
         cos, sin = (part[:, None, :] for part in self._cos_sin(positions))
-        half = x.shape[-1] // 2
-        low, high = x[..., :half], x[..., half:]
-        out = np.empty_like(x)
-        out[..., :half] = low * cos - high * sin
-        out[..., half:] = high * cos + low * sin
-        return out
+        return _turned_by(x, cos, sin)
+
+    def rotate_placed(self, x: F32, positions: NDArray[np.int64], axes: tuple[int, ...]) -> F32:
+        """x as in rotate(), whose frequency j turns by column axes[j] of positions: int64 [tokens, 3]."""
+        tables = [self._cos_sin(positions[:, axis]) for axis in range(positions.shape[1])]
+        chosen = np.array(axes)
+        cos, sin = (
+            np.take_along_axis(np.stack([t[part] for t in tables]), chosen[None, None, :], axis=0)[0, :, None]
+            for part in (0, 1)
+        )
+        return _turned_by(x, cos, sin)
 
     def _cos_sin(self, positions: NDArray[np.int64]) -> tuple[F32, F32]:
         """float32 [positions, head_dim / 2] each."""
@@ -52,6 +58,15 @@ class Rotary:
         return (np.cos(angles) * scale).astype(np.float32), (np.sin(angles) * scale).astype(np.float32)
 
 
+def _turned_by(x: F32, cos: F32, sin: F32) -> F32:
+    half = x.shape[-1] // 2
+    low, high = x[..., :half], x[..., half:]
+    out = np.empty_like(x)
+    out[..., :half] = low * cos - high * sin
+    out[..., half:] = high * cos + low * sin
+    return out
+
+
 @dataclass(frozen=True, kw_only=True)
 class RopeAndCache(Op):
     """qkv rows hold [q heads | k heads | v heads]. Queries and keys are normalised, if there is a norm, then
@@ -59,7 +74,8 @@ class RopeAndCache(Op):
     goes to `out` [heads * head_dim]; k and v, rounded to out's dtype or to the shape's code, to the cache of
     `layer`. Without `keys`
     rows are queries alone, which will attend to what another op has written there (Gemma 4, 2026). Keys that
-    hold their values are LatentCache's."""
+    hold their values are LatentCache's. places: F32 [PLACE_WIDTH] (merge_rows.py); a row whose kind is not
+    PLAIN turns by its time, row and column, frequency j by number axes[j] of these (Qwen2-VL, 2024)."""
 
     qkv: Value
     layer: int
@@ -68,6 +84,8 @@ class RopeAndCache(Op):
     norm: HeadNorm | None = None
     temperature: Temperature | None = None
     keys: bool = True
+    places: Value | None = None
+    axes: tuple[int, ...] = ()
     out: Value
 
     def __post_init__(self) -> None:
@@ -84,6 +102,9 @@ class RopeAndCache(Op):
             )
         if self.norm is not None:
             self.norm.check(s, keys=self.keys)
+        if self.places is not None:
+            assert self.rotary is not None, f"RopeAndCache {self.layer}: places without a rotation"
+            assert len(self.axes) == s.head_dim // 2, f"RopeAndCache {self.layer}: axes {len(self.axes)}"
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -120,4 +141,11 @@ class RopeAndCache(Op):
         heads = rows.reshape(len(rows), -1, self.shape.head_dim)
         if self.norm is not None:
             heads = self.norm.apply(heads, weight, step)
-        return heads if self.rotary is None else self.rotary.rotate(heads, step.positions)
+        if self.rotary is None:
+            return heads
+        turned = self.rotary.rotate(heads, step.positions)
+        if self.places is None:
+            return turned
+        places = step.read(self.places)
+        placed = self.rotary.rotate_placed(heads, places[:, 1:].astype(np.int64), self.axes)
+        return np.where(places[:, :1, None] == PLAIN, turned, placed)

@@ -18,6 +18,7 @@ from firelane.text.chat.chat_format import AnswerFormat, AnswerGrammar
 from firelane.text.chat.conversation import ChatInput, ToolUse, chat_conversation
 from firelane.text.chat.format_search import find_chat_format, gathered
 from firelane.text.embedding_files import check_answers
+from firelane.text.images.marks import MarkedImages, check_unread, marked
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.rendering.template_probe import MODE, OFF, SWITCHES
 from firelane.text.rendering.template_process import TemplateRenderer, encoded
@@ -36,7 +37,8 @@ MESSAGE_CHARS = 256
 class RenderedChat:
     """A conversation as the model reads it. special: the tokenizer adds its own special tokens. splitter:
     makes what splits one answer's text, None where all of it is content. visible_special_ids: special tokens
-    whose names are part of that text. ignored: fields that this model's template does not know.
+    whose names are part of that text. ignored: fields that this model's template does not know. images: of
+    which the text has marks.
     """
 
     text: str
@@ -45,6 +47,7 @@ class RenderedChat:
     grammar: Grammar | None
     visible_special_ids: frozenset[int]
     ignored: tuple[str, ...] = ()
+    images: MarkedImages | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +92,38 @@ class Assistant:
         template, or this model's way of calling tools, does not allow it, and ContextLengthError where the
         messages alone are too much: then nothing is rendered.
         """
+        request, images = await marked(request, room, self._prompts.images)
         if _is_large(request):
             async with self._large:
                 source = await asyncio.to_thread(self._fitting, request, room)
         else:
             source = self._source(request)
-        return self._rendered(source, await source.template.render(source.asked))
+        chat = self._rendered(source, await source.template.render(source.asked))
+        return chat if images is None else replace(chat, images=images)
 
     def chat_blocking(self, request: ChatRequest) -> RenderedChat:
-        """Render like `chat`, for a caller without an event loop."""
+        """Render like `chat`, for a caller without an event loop, and without images."""
+        check_unread(request)
         source = self._source(request)
         return self._rendered(source, source.template.render_blocking(source.asked))
 
     async def encode(self, chat: RenderedChat, room: TextRoom) -> Prompt:
         """Raises ContextLengthError, and RequestError where it has no tokens."""
+        if chat.images is not None:
+            return await self._encode_images(chat, chat.images, room)
         (prompt,) = await self._prompts.encode([chat.text], room, chat.special)
         return prompt
+
+    async def _encode_images(self, chat: RenderedChat, marks: MarkedImages, room: TextRoom) -> Prompt:
+        """Tokens of the texts around the images, each by itself: images stand between special tokens."""
+        (first, *others), shown = marks.pieces(chat.text)
+        encoder = self._prompts.encoder
+        texts = [*await encoder.encode([first], room, special=chat.special)]
+        texts += await encoder.encode(others, room, special=False)
+        packed, images = marks.joined(texts, shown)
+        if len(packed) > 4 * room.max_tokens:
+            raise room.too_long()
+        return Prompt(packed, chat.text, images, marks.format.image)
 
     def _rendered(self, source: _Source, text: str) -> RenderedChat:
         """The rendered chat from the text that the template has written."""

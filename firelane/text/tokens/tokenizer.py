@@ -33,6 +33,7 @@ from firelane.text.tokens.detokenize import (
 )
 from firelane.text.tokens.growth import check_growth
 from firelane.text.tokens.pattern_trial import check_patterns
+from firelane.wire.images import ImageFormat
 
 
 class Tokenizer:
@@ -192,7 +193,8 @@ MARGIN_TOKENS = 64
 class TextRoom:
     """Room for the texts of one request. max_tokens: texts of more are refused; limit: its name. part: what
     the request calls the text. keep: so many tokens of a text are wanted at most, its last ones or,
-    `from_start`, its first ones. gone: whether nobody waits for the answer any more.
+    `from_start`, its first ones. gone: whether nobody waits for the answer any more. images: how the model
+    takes them; None: it takes none.
     """
 
     max_tokens: int
@@ -201,6 +203,7 @@ class TextRoom:
     keep: int | None = None
     from_start: bool = False
     limit: str = "This model's maximum context length"
+    images: ImageFormat | None = None
 
     def check_gone(self) -> None:
         """Raises RequestError, which nobody reads."""

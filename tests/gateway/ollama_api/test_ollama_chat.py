@@ -125,7 +125,7 @@ def test_images_are_refused_in_the_newest_message_alone(service):
     assert "this model reads text only" in refused(post(service, "/api/chat", messages=[*user(), message]))
     answered = [message, {"role": "assistant", "content": "a"}, *user()]
     assert post(service, "/api/chat", messages=answered).status_code == 200
-    assert "<|user|>x\n[image left out: this model reads text only]\n" in prompt(service)
+    assert "<|user|>[image left out: this model reads text only]\nx\n" in prompt(service)
 
 
 def test_format_becomes_a_grammar(service):

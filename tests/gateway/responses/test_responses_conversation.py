@@ -114,7 +114,7 @@ INCLUDE = ["reasoning.encrypted_content"]
 REFUSED = {
     "no input": {},
     "empty list": {"input": []},
-    "image": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+    "image": {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]},
     "role": {"input": [{"role": "robot", "content": "x"}]},
     "no content": {"input": [{"role": "user"}]},
     "unknown item with a role": {"input": [{"type": "mesage", "role": "user", "content": "x"}]},

@@ -40,6 +40,9 @@ def rope_and_cache(op: RopeAndCache, layout: Layout) -> str:
         *_cache(op.layer, cache, layout),
         at(op.out, layout),
     ]
+    if op.places is not None:
+        kind = f"Places<{layout.stride(op.places)}, {', '.join(map(str, op.axes))}>"
+        shape, fields = f"{shape}, {kind}", [*fields, f"{kind}{{{at(op.places, layout)}}}"]
     return f"Rope<{shape}>{{{', '.join(fields)}}}.run(c, thread);"
 
 
@@ -53,6 +56,7 @@ def _head_steps(op: RopeAndCache) -> str:
         "kNormValues": norm is not None and norm.values,
         "kRotate": op.rotary is not None,
         "kTemper": op.temperature is not None,
+        "kPlace": op.places is not None,
     }
     return _steps(steps)
 

@@ -74,6 +74,7 @@ from firelane.program.ops import (
     Linear,
     LoraExpand,
     LoraShrink,
+    MergeRows,
     Op,
     Pool,
     ReadFeatures,
@@ -235,6 +236,7 @@ call.register(TellFeatures, tell_features)
 call.register(AddEmbedding, encoder_calls.add_embedding)
 call.register(GiveHidden, encoder_calls.give_hidden)
 call.register(LayerNorm, encoder_calls.layer_norm)
+call.register(MergeRows, encoder_calls.merge_rows)
 call.register(Pool, encoder_calls.pool)
 call.register(LoraShrink, adapter_calls.lora_shrink)
 call.register(LoraExpand, adapter_calls.lora_expand)

@@ -1,10 +1,10 @@
-"""The C++ statements of ops that encoders alone have."""
+"""The C++ statements of ops that encoders alone have, and of rows that come from one."""
 
 from __future__ import annotations
 
 from firelane.backends.cpu.codegen.layout import Layout
 from firelane.backends.cpu.codegen.operands import at, at_or_null, flag, number, rows, tag, truth, vector
-from firelane.program.ops import AddEmbedding, GiveHidden, LayerNorm, Pool
+from firelane.program.ops import AddEmbedding, GiveHidden, LayerNorm, MergeRows, Pool
 
 POOLS = {"mean": "kMean", "max": "kMax", "cls": "kFirst", "last": "kLast"}
 
@@ -30,6 +30,13 @@ def add_embedding(op: AddEmbedding, layout: Layout) -> str:
     shape = f"{op.x.width}, {strides}, {op.offset}, {op.rows}, {truth(op.place == 'segment')}"
     values = f"{at(op.x, layout)}, {vector(op.table, layout)}, {at(op.out, layout)}"
     return f"add_embedding<{shape}>(c, thread, {values});"
+
+
+def merge_rows(op: MergeRows, layout: Layout) -> str:
+    values = (op.x, op.rows, op.places, op.out)
+    shape = ", ".join(str(n) for n in (op.x.width, *map(layout.stride, values)))
+    places = ", ".join(at(value, layout) for value in values)
+    return f"merge_rows<{shape}, {truth(op.adds)}>(c, thread, {places});"
 
 
 def pool(op: Pool, layout: Layout) -> str:

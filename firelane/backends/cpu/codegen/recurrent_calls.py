@@ -17,6 +17,7 @@ ACTIVATIONS = {
     "gelu": "Gelu",
     "gelu_tanh": "GeluTanh",
     "normal": "NormalShare",
+    "normal_tanh": "NormalTanh",
     "relu": "Relu",
     "none": "Factor",
 }

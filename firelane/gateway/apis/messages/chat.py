@@ -27,6 +27,7 @@ from firelane.gateway.apis.messages.types import (
     MessagesRequest,
     MessagesToolChoice,
 )
+from firelane.text.images.sources import data_url
 
 Mode = Literal["auto", "required", "none"]
 BILLING = "x-anthropic-billing-header:"
@@ -260,8 +261,17 @@ def _part(block: ContentBlock, where: str) -> ContentPart:
         return _text_part(block.needed("text", where))
     if block.type == "tool_reference" and block.tool_name:
         return _text_part(block.tool_name)
+    if block.type == "image" and isinstance(block.source, dict):
+        return ContentPart(type="image", image_url=_image_url(block.source))
     text = _text_inside(block)
     return ContentPart(type=block.type) if text is None else _text_part(text)
+
+
+def _image_url(source: dict[str, Any]) -> Any:
+    """The URL of an image that is given as base64, or by one; None where it is given in another way."""
+    if source.get("type") == "base64":
+        return data_url(str(source.get("media_type") or ""), source.get("data"))
+    return source.get("url")
 
 
 def _text_inside(block: ContentBlock) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from firelane.api.chat import (
     CalledFunction,
@@ -27,6 +28,7 @@ from firelane.gateway.apis.ollama.types import (
     OllamaRequest,
 )
 from firelane.request_limits import MOST_DRAFTED
+from firelane.text.images.sources import data_url
 
 
 def as_chat(request: OllamaChatRequest | OllamaGenerateRequest) -> ChatRequest:
@@ -138,9 +140,9 @@ def _content(message: OllamaMessage) -> str | list[ContentPart]:
     text, images = message.content or "", message.images
     if not images:
         return text
-    count = len(images) if isinstance(images, list) else 1
+    given: list[Any] = images if isinstance(images, list) else [images]
     said = [ContentPart(type="text", text=text)] if text else []
-    return said + [ContentPart(type="image") for _ in range(count)]
+    return [*(ContentPart(type="image", image_url=data_url("", image)) for image in given), *said]
 
 
 def _answered(name: str | None, waiting: list[tuple[str, str]]) -> str:

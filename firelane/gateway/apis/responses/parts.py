@@ -21,7 +21,7 @@ def parts_of(content: InputText | None, where: str) -> list[Body]:
 
 def _part(part: InputPart, where: str) -> Body:
     text = part.content(where)
-    return {"type": part.type} if text is None else _text(text)
+    return _other(part.type, part.image_url, part.detail) if text is None else _text(text)
 
 
 def output_parts(output: Any) -> list[Body]:
@@ -37,7 +37,16 @@ def _output_part(value: Any) -> Body:
     kind, text = found.get("type"), found.get("text")
     if kind in PART_TYPES and isinstance(text, str):
         return _text(text)
-    return {"type": kind} if isinstance(kind, str) else _text(msgspec.json.encode(value).decode())
+    if isinstance(kind, str):
+        return _other(kind, found.get("image_url"), found.get("detail"))
+    return _text(msgspec.json.encode(value).decode())
+
+
+def _other(kind: str, image_url: Any, detail: Any) -> Body:
+    """A part without a text, which may give an image."""
+    if image_url is None:
+        return {"type": kind}
+    return {"type": kind, "image_url": {"url": image_url, "detail": detail}}
 
 
 def called_function(item: InputItem, names: ToolNames) -> Body:

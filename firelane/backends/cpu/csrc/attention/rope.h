@@ -18,6 +18,7 @@ enum HeadSteps : unsigned {
   kNormValues = 8,   // each value head, without a vector
   kRotate = 16,
   kTemper = 32,      // queries times a factor of their position
+  kPlace = 64,       // rows may turn by a position of several axes
 };
 
 template <int WIDTH>
@@ -45,8 +46,23 @@ FL_INLINE void rotate_head(const float* x, const float* table, float* y) {
   }
 }
 
+// The positions of a row that turns by several axes; LDP: numbers from one row of places to the next.
+struct NoPlaces {
+  static constexpr int kStride = 0;
+  const float* places = nullptr;
+  static constexpr int axis(int) { return 0; }
+};
+template <int LDP, std::uint8_t... AXES>
+struct Places {
+  static constexpr int kStride = LDP;
+  static constexpr std::uint8_t kAxes[] = {AXES...};
+  const float* places;
+  static constexpr int axis(int i) { return kAxes[i]; }
+};
+
 // D, VD: the widths of keys and of values.
-template <class T, class C, int HEADS, int KV_HEADS, int D, int VD, int BS, std::size_t PAGE, int LDX, int LDO, unsigned STEPS>
+template <class T, class C, int HEADS, int KV_HEADS, int D, int VD, int BS, std::size_t PAGE, int LDX, int LDO, unsigned STEPS,
+          class P = NoPlaces>
 struct Rope {
   const float* qkv;
   const float *rotary, *temperature;  // by position
@@ -55,15 +71,30 @@ struct Rope {
   typename C::element *keys, *values;  // in page 0
   int group;                           // of the cache: whose block table names the pages
   typename T::act* out;
+  P places = {};
 
   struct Row {
     int number, position;
     const float* x;
     float q_scale, k_scale;  // of a norm of all heads
+    const float* table;      // of its position
   };
 
-  FL_INLINE Row begin(const Context& c, int row) const {
-    Row r{row, c.token_position[row], qkv + std::size_t(row) * LDX, 0.0f, 0.0f};
+  // `mixed` has room for the table of a row of several axes, until the next row begins.
+  FL_INLINE Row begin(const Context& c, int row, [[maybe_unused]] float* mixed) const {
+    Row r{row, c.token_position[row], qkv + std::size_t(row) * LDX, 0.0f, 0.0f, nullptr};
+    if constexpr (bool(STEPS & kRotate)) r.table = rotary + std::size_t(r.position) * D;
+    if constexpr (bool(STEPS & kPlace)) {
+      const float* place = places.places + std::size_t(row) * P::kStride;
+      if (place[0] != 0.0f) {
+        for (int i = 0; i < D / 2; ++i) {
+          const float* of = rotary + std::size_t(place[1 + P::axis(i)]) * D;
+          mixed[i] = of[i];
+          mixed[D / 2 + i] = of[D / 2 + i];
+        }
+        r.table = mixed;
+      }
+    }
     if constexpr (bool(STEPS & kNormWhole)) {
       r.q_scale = inverse_rms<HEADS * D>(r.x, eps);
       r.k_scale = inverse_rms<KV_HEADS * D>(r.x + HEADS * D, eps);
@@ -79,7 +110,7 @@ struct Rope {
       x = n;
     }
     if constexpr (bool(STEPS & kRotate)) {
-      rotate_head<D>(x, rotary + std::size_t(r.position) * D, y);
+      rotate_head<D>(x, r.table, y);
       x = y;
     }
     return x;
@@ -120,9 +151,10 @@ struct Rope {
   FL_KERNEL void run(const Context& c, int thread) const {
     constexpr int per_row = HEADS + 2 * KV_HEADS;
     const Range mine = split(c.step.num_tokens * per_row, thread, c.threads());
-    Row row{-1, 0, nullptr, 0.0f, 0.0f};
+    [[maybe_unused]] alignas(64) float mixed[D];
+    Row row{-1, 0, nullptr, 0.0f, 0.0f, nullptr};
     for (int i = mine.begin; i < mine.end; ++i) {
-      if (row.number != i / per_row) row = begin(c, i / per_row);
+      if (row.number != i / per_row) row = begin(c, i / per_row, mixed);
       const int h = i % per_row;
       if (h < HEADS) query(row, h);
       else key_or_value(c, row, h - HEADS);

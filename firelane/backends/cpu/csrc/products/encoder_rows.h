@@ -68,6 +68,22 @@ FL_KERNEL void add_embedding(const Context& c, int thread, const float* x, const
   }
 }
 
+// Rows whose kind, the first number of their places, is 2 are those of images.
+template <int WIDTH, int LDX, int LDR, int LDP, int LDO, bool ADDS>
+FL_KERNEL void merge_rows(const Context& c, int thread, const float* x, const float* rows, const float* places, float* out) {
+  c.split_up(thread, c.step.num_tokens, [&](int row) {
+    const bool is_image = places[std::size_t(row) * LDP] == 2.0f;
+    for (int i = 0; i < WIDTH; i += 16) {
+      f32x16 y = load(x + std::size_t(row) * LDX + i);
+      if (is_image) {
+        const f32x16 other = load(rows + std::size_t(row) * LDR + i);
+        y = ADDS ? y + other : other;
+      }
+      store(out + std::size_t(row) * LDO + i, y);
+    }
+  });
+}
+
 enum class PoolKind { kMean, kMax, kFirst, kLast };
 
 template <int WIDTH, int LDX, int LDO, PoolKind KIND>

@@ -36,11 +36,16 @@ struct Silu {
   }
 };
 
+FL_INLINE f32x16 gelu_slope(f32x16 gate) {
+  return (gate + gate * gate * gate * 0.044715f) * 1.5957691216f;  // 2 sqrt(2 / pi)
+}
+
 struct GeluTanh {
-  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const {
-    const f32x16 slope = (gate + gate * gate * gate * 0.044715f) * 1.5957691216f;  // 2 sqrt(2 / pi)
-    return gate * sigmoid_16(slope) * up;
-  }
+  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const { return gate * sigmoid_16(gelu_slope(gate)) * up; }
+};
+
+struct NormalTanh {
+  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const { return sigmoid_16(gelu_slope(gate)) * up; }
 };
 
 // LIMITED: whether both are bounded by `limit`.

@@ -1,0 +1,1 @@
+"""Images in prompts: their encoder, their rows, and their positions."""

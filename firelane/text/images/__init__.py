@@ -1,0 +1,1 @@
+"""Images of conversations: decoded in a process of their own, and put into prompts."""
