@@ -22,7 +22,7 @@ from firelane.wire.sampling import Grammar, Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 """The version of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
