@@ -76,7 +76,7 @@ class Scene:
 
         self.q = draw(self.slots, self.max_len, s.heads * s.head_dim) * 2
         self.k = draw(self.slots, self.max_len, s.kv_heads, s.head_dim)
-        self.v = self.k[..., : s.v_dim] if s.shared else draw(*self.k.shape)
+        self.v = self.k[..., : s.v_dim] if s.shared else draw(*self.k.shape[:-1], s.v_dim)
         widths, scale = {"q": s.q_width, "out": s.out_width}, s.head_dim**-0.5
         q, out = (Value(n, Rows.TOKEN, width, self.dtype) for n, width in widths.items())
         self.sinks = rng.standard_normal(s.heads).astype(np.float32) if self.has_sinks else None

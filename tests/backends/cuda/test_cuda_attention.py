@@ -72,6 +72,24 @@ def test_latents_in_float32() -> None:
     check(scene, [decoded(0, 290), Piece(0, 254, 4)])
 
 
+NARROW = {
+    "a third less": HeadShape(heads=6, kv_heads=2, head_dim=48, value_dim=32),
+    "odd": HeadShape(heads=3, kv_heads=1, head_dim=30, value_dim=24),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("shape", NARROW.values(), ids=NARROW)
+def test_values_that_are_narrower_than_keys(shape: HeadShape, dtype: DType) -> None:
+    """Decoded, and in tiles, in blocks smaller than a tile and larger; the same bits in both."""
+    for block_size in (16, 128):
+        scene = Scene(shape=shape, dtype=dtype, slots=2, max_len=300, block_size=block_size)
+        check(scene, [decoded(0, 290), Piece(1, 254, 4), decoded(0, 5)])
+        whole = scene.attend([Piece(1, 254, 4)])
+        alone = np.concatenate([scene.attend([decoded(1, position)]) for position in range(254, 258)])
+        np.testing.assert_array_equal(whole, alone)
+
+
 SCORES = pytest.mark.parametrize(
     "scores",
     [{"softcap": 1.5}, {"has_sinks": True}, {"softcap": 2.5, "has_sinks": True}],

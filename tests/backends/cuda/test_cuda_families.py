@@ -40,7 +40,6 @@ def _lean():
 WITHOUT_KERNELS = {
     "deepseek_v32": "sparse attention, whose positions an indexer chooses,",
     "glm_moe_dsa": "sparse attention, whose positions an indexer chooses,",
-    "mimo_v2_flash": "values that are wider or narrower than keys",
 }
 SERVED = [family for family in FAMILIES if family not in WITHOUT_KERNELS]
 

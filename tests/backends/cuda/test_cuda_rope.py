@@ -107,7 +107,7 @@ class Result:
 def run(c, qkv, chunks=CHUNKS, *, max_tokens):
     s, tables = c.op.shape, tables_of(chunks, c.block_size)
     layer = CacheLayer(layer=LAYER, shape=s, dtype=c.op.out.dtype, span=CAUSAL)
-    width = 2 * s.kv_heads * s.head_dim + PADDING
+    width = s.k_width + s.v_width + PADDING
     pool = poison(torch.empty(24, width * c.block_size, dtype=c.dtype))
     cache = layer_cache(pool, layer, PADDING * c.dtype.itemsize, c.block_size, GROUP)
     out = rows_of(max_tokens, c.op.out.width, c.dtype)
@@ -133,10 +133,10 @@ def table(by_position):
 def reference(c, qkv, chunks=CHUNKS):
     """Returns queries [tokens, width] and the cache: [slots, positions, kv_heads, head_dim]."""
     s = c.op.shape
-    shape = (8, MAX_LEN, s.kv_heads, s.head_dim)
+    shape = (8, MAX_LEN, s.kv_heads)
     cache = ReferenceCache(
-        keys={LAYER: np.full(shape, np.nan, np.float32)},
-        values={LAYER: np.full(shape, np.nan, np.float32)},
+        keys={LAYER: np.full((*shape, s.head_dim), np.nan, np.float32)},
+        values={LAYER: np.full((*shape, s.v_dim), np.nan, np.float32)},
         dtypes={LAYER: c.op.out.dtype},
     )
     step = ReferenceStep(
@@ -186,6 +186,8 @@ SHAPES = {
     "5/1x80": HeadShape(heads=5, kv_heads=1, head_dim=80),
     "2/2x16": HeadShape(heads=2, kv_heads=2, head_dim=16),
     "9/9x128": HeadShape(heads=9, kv_heads=9, head_dim=128),
+    "6/2x48, values of 32": HeadShape(heads=6, kv_heads=2, head_dim=48, value_dim=32),
+    "3/3x30, values of 12": HeadShape(heads=3, kv_heads=3, head_dim=30, value_dim=12),
 }
 SMALL = SHAPES["6/2x48"]
 

@@ -65,6 +65,7 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: the op's operands, tables 
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     HEADS: tl.constexpr,
@@ -95,6 +96,8 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: the op's operands, tables 
     mask = (head < tl.where(is_q, Q_HEADS, KV_HEADS)) & (at < HALF)
     columns = (base + head) * HEAD_DIM + at
     row64 = row.to(tl.int64)
+    if VALUE_DIM != HEAD_DIM:
+        mask = mask & (is_v == 0)  # read below
     low, high = read_halves(qkv, row64, columns, mask, HALF=HALF)
     mask = mask & live
     if rotary is not None:
@@ -118,11 +121,17 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: the op's operands, tables 
     else:
         place = block * PAGE + (head * BLOCK_SIZE + position % BLOCK_SIZE) * HEAD_DIM + at
         if is_v:
+            if VALUE_DIM != HEAD_DIM:
+                in_value = (head < KV_HEADS) & (at < VALUE_DIM // 2)
+                columns = (Q_HEADS + KV_HEADS) * HEAD_DIM + head * VALUE_DIM + at
+                low, high = read_halves(qkv, row64, columns, in_value, HALF=VALUE_DIM // 2)
+                place = block * PAGE + (head * BLOCK_SIZE + position % BLOCK_SIZE) * VALUE_DIM + at
+                mask = in_value & live
             if NORM_VALUES:
                 low, high = normalised(
                     low, high, mean_square_of_each(low, high, HALF=HALF), None, at, at < HALF, eps, HALF=HALF
                 )
-            put(values, place, low, high, mask, HALF=HALF)
+            put(values, place, low, high, mask, HALF=VALUE_DIM // 2)
         else:
             if NORM != NO_NORM:
                 low, high = normalised_heads(
@@ -180,6 +189,7 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
             "Q_HEADS": shape.heads,
             "KV_HEADS": shape.kv_heads,
             "HEAD_DIM": shape.head_dim,
+            "VALUE_DIM": shape.v_dim,
             "PAGE": cache.page_stride,
             "BLOCK_SIZE": cache.block_size,
             "HEADS": heads,

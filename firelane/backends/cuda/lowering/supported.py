@@ -10,10 +10,12 @@ from firelane.program.ops import (
     Gate,
     GatedLinear,
     GiveHidden,
+    HeadNorm,
     IndexTopK,
     LayerNorm,
     Op,
     Pool,
+    RopeAndCache,
 )
 from firelane.program.program import Program
 
@@ -29,8 +31,10 @@ def check_supported(program: Program) -> None:
 
 def _missing(op: Op) -> str:
     match op:
-        case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
-            return "values that are wider or narrower than keys"
+        case Attention(shape=shape) if shape.v_dim > shape.head_dim:
+            return "values that are wider than keys"
+        case RopeAndCache(shape=shape, norm=HeadNorm(values=True)) if shape.v_dim != shape.head_dim:
+            return "norms of values that are narrower than keys"
         case (
             Attention(span=Bidirectional())
             | GatedLinear(gate=Gate(kind="gelu"))

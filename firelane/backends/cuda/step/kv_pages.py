@@ -63,14 +63,19 @@ class KvPages:
 def layer_cache(pool: Tensor, layer: CacheLayer, offset: int, block_size: int, group: int) -> LayerCache:
     """offset: bytes per token of the layers before it in a page."""
     shape = layer.shape
-    heads, dim = shape.kv_heads, shape.head_dim
-    sizes, strides = (len(pool), heads, block_size, dim), (pool.stride(0), block_size * dim, dim, 1)
     first = offset * block_size // pool.dtype.itemsize
-    keys = pool.as_strided(sizes, strides, first)
+    keys = _rows(pool, first, shape.kv_heads, block_size, shape.head_dim)
     if shape.shared:
         return LayerCache(keys=keys, values=keys[..., : shape.v_dim], group=group)
-    values = pool.as_strided(sizes, strides, first + heads * block_size * dim)
+    first += block_size * shape.k_width
+    values = _rows(pool, first, shape.kv_heads, block_size, shape.v_dim)
     return LayerCache(keys=keys, values=values, group=group)
+
+
+def _rows(pool: Tensor, first: int, heads: int, block_size: int, width: int) -> Tensor:
+    """[num_blocks, heads, block_size, width], from the element `first` of each page on."""
+    strides = (pool.stride(0), block_size * width, width, 1)
+    return pool.as_strided((len(pool), heads, block_size, width), strides, first)
 
 
 def layout_id(program: Program, limits: StepLimits) -> str:

@@ -38,6 +38,10 @@ def cases() -> Iterator[Case]:
     yield from both("Gemma 2", (16, 8, 256), span=Window(4096), softcap=50.0)
     yield from both("Gemma 4", (32, 4, 512))
     yield from both("gpt-oss", (64, 8, 64), span=Window(128), sinks=True)
+    yield from both("MiMo-V2-Flash", (64, 4, 192), value_dim=128, shared=False)
+    yield from both(
+        "MiMo-V2-Flash, window", (64, 8, 192), value_dim=128, shared=False, span=Window(129), sinks=True
+    )
     yield from both("DeepSeek V3", (128, 1, 576), value_dim=512)
     yield from both("DeepSeek V2-Lite", (16, 1, 576), value_dim=512)
     yield from both("Mistral Small 4", (32, 1, 320), value_dim=256)
@@ -55,11 +59,16 @@ def both(
     softcap: float = 0.0,
     sinks: bool = False,
     value_dim: int = 0,
+    shared: bool = True,
 ) -> Iterator[Case]:
-    """value_dim: of values that are a part of their keys."""
+    """value_dim: of values that are another width than their keys, or a part of them (`shared`)."""
     heads, kv_heads, head_dim = shape
     grouped = HeadShape(
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim, shared=value_dim > 0
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        shared=shared and value_dim > 0,
     )
     torch_dtype = torch.float32 if dtype is DType.F32 else torch.bfloat16
     is_f32 = dtype is DType.F32  # only has to work: what it takes differs much between Triton's versions

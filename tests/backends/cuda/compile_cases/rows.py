@@ -88,7 +88,7 @@ def norm(
 def rope(qkv: Source, tables: StepTables, op: RopeAndCache, rows: int) -> Case:
     heads = op.shape
     layer = CacheLayer(layer=0, shape=heads, dtype=DType.BF16, span=CAUSAL)
-    pool = untouched(LIMITS.num_blocks, 2 * heads.k_width * LIMITS.block_size)
+    pool = untouched(LIMITS.num_blocks, (heads.k_width + heads.v_width) * LIMITS.block_size)
     norm = op.norm or HeadNorm(q=None, k=None, eps=0)
     launch = rope_and_cache(
         qkv,
@@ -125,7 +125,7 @@ def _options(op: RopeAndCache) -> str:
 def rope_op(heads: HeadShape = HEADS, norm: HeadNorm | None = None, **options: Any) -> RopeAndCache:
     """options: of the op, in place of angles alone."""
     return RopeAndCache(
-        qkv=Value("qkv", RowKind.TOKEN, heads.q_width + 2 * heads.k_width, DType.F32),
+        qkv=Value("qkv", RowKind.TOKEN, heads.q_width + heads.k_width + heads.v_width, DType.F32),
         layer=0,
         shape=heads,
         norm=norm,
@@ -183,6 +183,7 @@ def _rope(tables: StepTables) -> Iterator[Case]:
         gemma = HeadShape(heads=16, kv_heads=4, head_dim=head_dim)
         yield from _rope_of(tables, rope_op(gemma, head_norm(gemma, values=True)))
     yield from _rope_of(tables, rope_op(HeadShape(heads=32, kv_heads=32, head_dim=96)))
+    yield from _rope_of(tables, rope_op(HeadShape(heads=64, kv_heads=8, head_dim=192, value_dim=128)))
     heated = Temperature(growth=0.1, period=8192)
     yield from _rope_of(tables, rope_op(rotary=None, temperature=heated))
 

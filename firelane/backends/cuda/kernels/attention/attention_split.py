@@ -109,7 +109,12 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
             tail = None
             if TAIL:
                 tail = load_tile(keys + VALUE_DIM, rows, written, tail_column, HEAD_DIM - VALUE_DIM, TAIL)
-            v = k if SHARED else load_tile(values, rows, written, column, VALUE_DIM, COLUMNS)
+            if SHARED:
+                v = k
+            else:
+                if VALUE_DIM != HEAD_DIM:
+                    rows = cache_rows(table, kv_head, first, end, TILE, PAGE, BLOCK_SIZE, VALUE_DIM)
+                v = load_tile(values, rows, written, column, VALUE_DIM, COLUMNS)
             scores = products(queries, k, tail_queries, tail, CAP_SLOPE)
             scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, TILE, SPAN)
             m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741

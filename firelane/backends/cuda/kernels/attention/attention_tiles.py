@@ -121,6 +121,8 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
         if SHARED and SLICE == COLUMNS:
             v = k
         else:
+            if not SHARED and VALUE_DIM != HEAD_DIM:
+                rows = cache_rows(table, kv_head, first, end, TILE, PAGE, BLOCK_SIZE, VALUE_DIM)
             v = load_tile(values, rows, written, value_column, VALUE_DIM, SLICE)
         scores = products(queries, k, tail_queries, tail, CAP_SLOPE)
         if first // SPLIT * SPLIT == first:

@@ -18,9 +18,10 @@ WIDEST_SLICE = 256  # of which they fit at all, and beyond which a full tile of 
 @dataclass(frozen=True, kw_only=True)
 class QueryTile:
     """rows: (token, head of the group) pairs; positions: of the context whose scores are computed at once;
-    columns: as wide as values, padded to a power of two; tail: what keys have behind the values that they
-    hold (latent attention), padded likewise. value_slice: columns of the values
-    whose sums a program of a prompt keeps; of a head with more, several programs compute all scores each.
+    columns: as wide as values, padded to a power of two; tail: what keys have behind as many columns as
+    values have (of latent attention, the values themselves), padded likewise. value_slice: columns of the
+    values whose sums a program of a prompt keeps; of a head with more, several programs compute all scores
+    each.
     stages: of loading; 5 give room for three tiles of keys and values, as a tile waits for its block's number
     first.
 
