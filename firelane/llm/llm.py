@@ -150,7 +150,8 @@ class LLM:
         normalize: bool = True,
     ) -> list[NDArray[np.float32]]:
         """One vector a prompt, float32 [hidden size], of length 1 where `normalize`. pooling: None for the
-        model's own kind. Raises RequestError where a prompt cannot be served."""
+        model's own kind, in which encoders always pool. Raises RequestError where a prompt cannot be
+        served."""
         import numpy as np
 
         pooling = pooling or self._own_pooling()

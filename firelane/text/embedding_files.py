@@ -19,6 +19,8 @@ FLAGS: dict[str, PoolName] = {
 }
 CLASSIFIER = "ForSequenceClassification"
 """Architectures of models with labels end in it."""
+COMPUTED = ("Transformer", "Pooling", "Normalize")
+"""Modules of sentence-transformers that are computed."""
 RAW = ("identity", "none")
 """Functions of scores that change nothing, as the last part of their names."""
 TASK_PROMPTS = {
@@ -36,7 +38,8 @@ class EmbeddingFiles:
     """pooling: "last" where there are no such files; None: a kind that nobody has here. prompts: what is put
     before a text, by name; default_prompt: the name of the one that is used where a request names none.
     labels: names of the classes of a model that scores texts, () of others. is_raw: scores are logits as they
-    are. is_embedder: sentence-transformers' files are there.
+    are. is_embedder: sentence-transformers' files are there. other_modules: kinds of what they compute behind
+    pooling, beside the length of 1.
     """
 
     pooling: PoolName | None = "last"
@@ -45,6 +48,7 @@ class EmbeddingFiles:
     labels: tuple[str, ...] = ()
     is_raw: bool = False
     is_embedder: bool = False
+    other_modules: tuple[str, ...] = ()
 
     def prompt(self, name: str | None) -> str:
         """The text to put before an input. Raises RequestError for a name that the model does not have."""
@@ -73,10 +77,17 @@ NO_EMBEDDING_FILES = EmbeddingFiles()
 
 
 def embedding_files(
-    config: dict[str, Any], pooling: dict[str, Any], prompts: dict[str, Any], *, is_embedder: bool
+    config: dict[str, Any],
+    pooling: dict[str, Any],
+    prompts: dict[str, Any],
+    modules: list[Any],
+    *,
+    is_embedder: bool,
 ) -> EmbeddingFiles:
-    """Contents of config.json, 1_Pooling/config.json and config_sentence_transformers.json; {} of a missing
-    one. is_embedder: modules.json is there."""
+    """Contents of config.json, 1_Pooling/config.json, config_sentence_transformers.json and modules.json; an
+    empty one of a missing file. is_embedder: as in EmbeddingFiles."""
+    kinds = [str(cast(dict[str, Any], one).get("type", "")) for one in modules if isinstance(one, dict)]
+    others = (kind.rpartition(".")[2] for kind in kinds)
     named: Any = prompts.get("prompts")
     found = cast(dict[str, Any], named) if isinstance(named, dict) else {}
     default: Any = prompts.get("default_prompt_name")
@@ -87,11 +98,19 @@ def embedding_files(
         labels=_labels(config),
         is_raw=_is_raw(config),
         is_embedder=is_embedder,
+        other_modules=tuple(kind for kind in others if kind not in COMPUTED),
     )
 
 
 def check_embeds(files: EmbeddingFiles) -> None:
-    """Raises RequestError for a model that scores texts, where vectors are asked for."""
+    """Raises RequestError for a model that scores texts, where vectors are asked for, and for one whose
+    vectors are made by more than is computed here."""
+    if files.other_modules:
+        raise RequestError(
+            f"this model's modules.json asks for {', '.join(files.other_modules)}, which is not computed "
+            "here: its vectors would be others",
+            code="no_embeddings",
+        )
     if files.labels:
         raise RequestError(
             "this model scores texts and makes no vectors: ask it at /v1/rerank, /v1/score or /classify",

@@ -97,6 +97,7 @@ def read_model_files(model_dir: Path, chat_template: Path | None = None) -> Mode
             config,
             _read_json(model_dir / "1_Pooling" / "config.json"),
             _read_json(model_dir / "config_sentence_transformers.json"),
+            _read_list(model_dir / "modules.json"),
             is_embedder=any((model_dir / name).is_file() for name in EMBEDDER_FILES),
         ),
         infill_names=_infill_names(tokenizer_config),
@@ -125,6 +126,18 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} does not hold a JSON object: fetch it again")
     return cast(dict[str, Any], value)
+
+
+def _read_list(path: Path) -> list[Any]:
+    """A JSON list; [] where there is no such file."""
+    text = _read_text(path)
+    try:
+        value: Any = [] if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path} is not valid JSON ({error}): fetch it again") from error
+    if not isinstance(value, list):
+        raise TokenizerError(f"{path} does not hold a JSON list: fetch it again")
+    return cast(list[Any], value)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -80,6 +80,16 @@ def test_a_model_without_prompts_has_none_to_name(service):
     assert answer.status_code == 200  # all kinds of input are read alike
 
 
+def test_modules_that_are_not_computed_are_named(make_service, core, tmp_path):
+    write_model(tmp_path, core)
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
+    modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    answer = make_service(model_dir=tmp_path).http.post("/v1/embeddings", json={"input": "hey"})
+    assert answer.status_code == 400
+    assert "modules.json asks for Dense" in answer.json()["error"]["message"]
+
+
 def test_cohere(make_embedder):
     service = make_embedder(prompts=PROMPTS)
     fields = {"model": "toy", "texts": ["hey", "x" * 600], "input_type": "search_query"}

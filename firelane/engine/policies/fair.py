@@ -159,7 +159,7 @@ class FairQuota:
         if self._accounts.is_shared:
             self._accounts.charge(sequence.account, tokens, self._counter)
         if self._is_low(sequence):
-            self._low_tokens -= tokens
+            self._low_tokens = max(0, self._low_tokens - tokens)
 
     def _is_low(self, sequence: Sequence) -> bool:
         return self._low is not None and bool(self._low[sequence.account])

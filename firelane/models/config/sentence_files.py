@@ -10,6 +10,7 @@ from firelane.errors import CheckpointError, UnsupportedModelError
 from firelane.storage import read_regular
 
 MODULES, LENGTHS = "modules.json", "sentence_bert_config.json"
+USUAL_POOLING = "1_Pooling"
 MAX_BYTES = 1 << 20
 KEY = "sentence_transformers"
 """The key of a config under which these files' content stands."""
@@ -17,11 +18,13 @@ KEY = "sentence_transformers"
 
 def read_sentence_files(directory: Path) -> dict[str, Any]:
     """The content of modules.json, of the file of its pooling and of that with the longest text: `pooling`,
-    `max_seq_length` and the kinds of other `modules`; {} of a model without modules.json. Raises
+    `max_seq_length` and the kinds of other `modules`; of a model without modules.json the usual
+    file of its pooling, {} where that is missing, too. Raises
     CheckpointError where a file is damaged."""
     modules = _read(directory / MODULES)
     if modules is None:
-        return {}
+        pooling = _read_object(directory / USUAL_POOLING / "config.json")
+        return {"modules": [], "pooling": pooling} if pooling else {}
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{directory / MODULES}: not a list of objects: fetch it again")
     found: dict[str, Any] = {"modules": []}
