@@ -64,14 +64,15 @@ class Scene:
         engine.send(engine.ready(**changes))
         await until(lambda: link.state is not LinkState.STARTING)
 
-    async def submit(self, tokens=4, prompt=b"", **sampling):
+    async def submit(self, tokens=4, prompt=b"", adapter="", version="", **sampling):
         sink = Sink()
         request = NewRequest(
             id=self.set.next_id(),
             prompt=prompt or b"\1\0\0\0" * tokens,
             sampling=Sampling(**{"max_tokens": len(ANSWER)} | sampling),
+            adapter=adapter,
         )
-        self.set.submit(request, sink)
+        self.set.submit(request, sink, version=version)
         await asyncio.sleep(0.002)
         return request.id, sink
 
