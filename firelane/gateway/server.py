@@ -209,7 +209,9 @@ class Gateway:
         """
         models = self.services.models
         old = models.named(name)
-        new = replace(old, text=read_text_side(config, self._replaced), weights=config.version)
+        new = replace(
+            old, text=read_text_side(config, self._replaced), weights=config.version, successor=None
+        )
         ready = next(
             (one.ready for one in old.engines.serving if one.lifecycle.version == config.version), None
         )

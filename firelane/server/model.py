@@ -71,6 +71,11 @@ class Model:
         return self.spec.name
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other gateway processes send requests to its engines, too."""
+        return self._sharing.is_shared
+
+    @property
     def options(self) -> EngineOptions:
         return self.spec.engines
 

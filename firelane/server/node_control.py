@@ -67,6 +67,10 @@ class Control:
         with _told():
             return await self._node.pulls.remove(self._node[model.name])
 
+    def check_pause(self, model: ServedModel) -> None:
+        if self._engines(model.name).is_shared:
+            raise RequestError("requests of several gateway processes cannot be paused together")
+
     async def update(self, model: ServedModel, source: str, version: str, within_s: float) -> None:
         await self._update(model.name, source, version, within_s)
 

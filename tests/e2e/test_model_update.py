@@ -143,3 +143,35 @@ def test_several_gateways_refuse_it(environ: dict[str, str], versions: dict[str,
         found = update(started, versions["second"])
         assert found.status_code == 400
         assert "several gateway processes" in found.text
+
+
+def test_requests_wait_while_it_is_paused(
+    server: ServerProcess, connect: Connect, versions: dict[str, Path]
+) -> None:
+    """Requests that come in a pause get the version that there is when it ends."""
+    client = connect(server)
+    old = answer(client)
+    assert httpx.post(f"{server.url}/pause?mode=keep").status_code == 400
+    assert httpx.post(f"{server.url}/pause?mode=wait", timeout=60).json() == {"is_paused": True}
+    assert httpx.get(f"{server.url}/is_paused").json() == {"is_paused": True}
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(answer, connect(server)) for _ in range(2)]
+        assert update(server, versions["second"], version="b").status_code == 200
+        assert not any(one.done() for one in waiting)
+        assert httpx.post(f"{server.url}/resume").json() == {"is_paused": False}
+        found = {one.result() for one in waiting}
+    assert found == {answer(client)}
+    assert found != {old}
+
+
+def test_a_pause_may_end_what_runs(server: ServerProcess, connect: Connect) -> None:
+    client = connect(server).with_options(max_retries=0)
+    with ThreadPoolExecutor(1) as pool:
+        many = pool.submit(client.chat.completions.create, model="m", n=64, **LONG)
+        while httpx.get(f"{server.url}/load").json()["server_load"] == 0:
+            assert not many.done()
+        assert httpx.post(f"{server.url}/pause", timeout=60).status_code == 200
+        with pytest.raises(openai.ConflictError, match="paused"):
+            many.result()
+    assert httpx.post(f"{server.url}/resume").status_code == 200
+    assert answer(client)[0]

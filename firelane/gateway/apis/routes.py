@@ -36,6 +36,7 @@ from firelane.gateway.apis.sglang.handler import SglangHandler
 from firelane.gateway.apis.streams.handler import KeptStreamHandler
 from firelane.gateway.apis.vllm.adapters import AdapterHandler
 from firelane.gateway.apis.vllm.handler import VllmHandler
+from firelane.gateway.apis.vllm.pause import PauseHandler
 from firelane.gateway.apis.workers_ai.handler import WorkersAiHandler, openai_routes
 from firelane.gateway.http.exchange import Route
 from firelane.gateway.services import Services
@@ -74,6 +75,7 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from LlamaServerHandler(services).routes()
     yield from _owned(VllmHandler(services).routes())
     yield from _owned(AdapterHandler(services).routes())
+    yield from _owned(PauseHandler(services).routes())
     yield from SglangHandler(services).routes()
     yield from OllamaHandler(models, bodies, replies).routes()
     yield from OllamaEmbeddings(models, bodies, replies).routes()

@@ -58,6 +58,10 @@ class NodeControl(Protocol):
         """Take the model's files away; returns how many bytes. Raises RequestError where it is in memory."""
         ...
 
+    def check_pause(self, model: ServedModel) -> None:
+        """Raises RequestError where requests for the model come by other processes, too."""
+        ...
+
     async def update(self, model: ServedModel, source: str, version: str, within_s: float) -> None:
         """Have new requests get the weights of another source, named `version`. Raises RequestError where
         that cannot be."""
@@ -100,6 +104,9 @@ class FixedModels:
 
     async def remove(self, model: ServedModel) -> int:
         raise _fixed(model, 0.0)
+
+    def check_pause(self, model: ServedModel) -> None:
+        """All requests come here."""
 
     async def update(self, model: ServedModel, source: str, version: str, within_s: float) -> None:
         del source, version

@@ -20,6 +20,7 @@ from firelane.gateway.engines.roles.role_control import NO_ROLE_CONTROL, NoRoleC
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
+from firelane.gateway.requests.pause import Pause
 from firelane.gateway.requests.residence import ALWAYS, Residence, WakeSigns, rejects_cold
 from firelane.gateway.requests.running import RunningRequests
 from firelane.gateway.requests.text_side import TextSide
@@ -78,6 +79,9 @@ class ServedModel:
     """Requests that come while it loads wait for it."""
     tenants: frozenset[str] | None = None
     """Tenants that may use it; None: all."""
+    pause: Pause = field(default_factory=Pause)
+    successor: ServedModel | None = None
+    """The model with other weights, once new requests get these."""
     running: RunningRequests = field(default_factory=RunningRequests)
     residence: Residence = ALWAYS
     role_control: RoleControl | NoRoleControl = NO_ROLE_CONTROL
@@ -156,13 +160,20 @@ class ServedModel:
 
     async def until_loaded(
         self, exchange: Exchange, *, keep_s: float | None = None, streams: bool = False
-    ) -> None:
-        """Wait while the model comes to memory, or the first engine loads where the server is to do that: a
-        place in the queue is held meanwhile. keep_s: as in Residence.used. streams: the answer is a stream of
-        events. Raises QueueFullError, and QueueTimeoutError after its time; EngineDeadError where the model
-        does not come, or the client does not wait.
+    ) -> ServedModel:
+        """Wait while the model is paused, comes to memory, or its first engine loads where the server is to
+        do that: a place in the queue is held meanwhile. Returns the model as new requests get it then.
+        keep_s: as in Residence.used. streams: the answer is a stream of events. Raises QueueFullError, and
+        QueueTimeoutError after its time; EngineDeadError where the model does not come, or the client does
+        not wait.
         """
         residence = self.residence
+        if self.pause.is_on:
+            place = (
+                contextlib.nullcontext() if exchange.request.background else self.admission.early(exchange)
+            )
+            with place:
+                await self._until(self.pause.over(), exchange, self.admission.max_age_s)
         while residence.is_cold and not exchange.gone:
             await self._until_resident(exchange, streams)
         residence.used(keep_s)
@@ -170,6 +181,10 @@ class ServedModel:
         if loads and self.waits and not exchange.request.background:
             with self.admission.early(exchange):
                 await self._until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
+        found = self
+        while found.successor is not None:
+            found = found.successor
+        return found
 
     def _tell_coming(self) -> str:
         """Progress of the model while it comes to memory."""
@@ -333,6 +348,7 @@ class Models:
     def replace(self, old: ServedModel, new: ServedModel) -> None:
         """Requests that have begun go on with the old one."""
         self._models = tuple(new if one is old else one for one in self._models)
+        old.successor = new
         self.index()
 
     def remove(self, model: ServedModel) -> None:
@@ -380,8 +396,7 @@ class Models:
     ) -> ServedModel:
         """Find the model of a request of `exchange` that needs an engine: waits where the model loads."""
         model = self.find(name, exchange.request.tenant)
-        await model.until_loaded(exchange, streams=streams is True)
-        return model
+        return await model.until_loaded(exchange, streams=streams is True)
 
     def find_tagged(self, name: str, tenant: Tenant) -> ServedModel:
         """Find a model where the tag `latest` may be there or not, as in Ollama."""

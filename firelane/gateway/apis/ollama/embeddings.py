@@ -58,7 +58,7 @@ class OllamaEmbeddings:
         request = await self._bodies.read(exchange, self._many)
         self._note(exchange, request)
         model = self._models.find_tagged(request.model, exchange.request.tenant)
-        await model.until_loaded(exchange, keep_s=keep_seconds(request.keep_alive))
+        model = await model.until_loaded(exchange, keep_s=keep_seconds(request.keep_alive))
         ready, inputs, dimensions = model.serving(), request.inputs(), request.dimensions or None
         _check_inputs(inputs)
         check_dimensions(dimensions, ready.embedding_width)
@@ -74,7 +74,7 @@ class OllamaEmbeddings:
         request = await self._bodies.read(exchange, self._one)
         self._note(exchange, request)
         model = self._models.find_tagged(request.model, exchange.request.tenant)
-        await model.until_loaded(exchange, keep_s=keep_seconds(request.keep_alive))
+        model = await model.until_loaded(exchange, keep_s=keep_seconds(request.keep_alive))
         model.serving()
         if not request.prompt:
             with model.reserve_text(exchange):

@@ -62,7 +62,7 @@ class OllamaHandler:
         if not request.messages and keep_s == 0 and model.residence.leaves:
             self._put_away(exchange, model, request)
             return
-        await model.until_loaded(exchange, keep_s=keep_s)
+        model = await model.until_loaded(exchange, keep_s=keep_s)
         if not request.messages:
             self._tell_loaded(exchange, model, request)
         else:
@@ -75,7 +75,7 @@ class OllamaHandler:
         if request.asks_nothing and keep_s == 0 and model.residence.leaves:
             self._put_away(exchange, model, request)
             return
-        await model.until_loaded(exchange, keep_s=keep_s)
+        model = await model.until_loaded(exchange, keep_s=keep_s)
         if request.asks_nothing:
             self._tell_loaded(exchange, model, request)
         elif request.raw or request.suffix or (model.prompts.template is None and not request.system):

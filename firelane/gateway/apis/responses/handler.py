@@ -106,7 +106,7 @@ class ResponsesHandler:
     async def create(self, exchange: Exchange) -> None:
         request, turn, model = await self._begin(exchange)
         streams = request.stream is True and not request.background
-        await model.until_loaded(exchange, streams=streams)
+        model = await model.until_loaded(exchange, streams=streams)
         answer = initial_answer(request, model.name, self._kept)
         if request.background:
             await self._create_in_background(exchange, request, turn, model, answer)

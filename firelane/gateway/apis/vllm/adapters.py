@@ -128,7 +128,7 @@ class AdapterHandler:
             raise RequestError(
                 f"{name} is the name of a model: give the adapter another one", param="lora_name"
             )
-        await model.until_loaded(exchange)
+        model = await model.until_loaded(exchange)
         await self._control.load_adapter(model, name, Path(request.lora_path), in_place=request.load_inplace)
         return model, name
 
