@@ -33,7 +33,7 @@ ENGINE = (
     "--max-num-batched-tokens "
     "--max-model-len --kv-cache-gib --block-size --kv-cache-dtype --weights --dtype "
     "--activation-dtype --lora --max-loras --max-lora-rank "
-    "--no-prefix-cache --scheduling-policy --speculative --backend"
+    "--no-prefix-cache --scheduling-policy --speculative --images --backend"
 )
 SAMPLING = (
     "--max-tokens --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty "
