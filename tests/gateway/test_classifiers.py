@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 import math
 
@@ -152,3 +153,38 @@ def test_models_without_labels_give_no_classes(service):
     assert "has no labels" in answer.json()["error"]["message"]
     made = post(service, "/pooling", input="hey", dimensions=2)
     assert len(made["data"][0]["data"]) == 2
+
+
+@pytest.fixture
+def encoder(make_service, pair_core, tmp_path):
+    """A service whose engine sees texts whole."""
+    write_model(tmp_path, pair_core, template=None)
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    service = make_service(model_dir=tmp_path, tokens=pair_core)
+    service.run(service.engine.send, service.engine.ready(is_encoder=True))
+    return service
+
+
+def test_an_encoder_pools_in_its_own_way(encoder):
+    post(encoder, "/v1/embeddings", input="hey")
+    post(encoder, "/v1/embeddings", input="hey", pooling="cls")
+    assert {request.pooling for request in encoder.engine.submitted} == {
+        "last"
+    }  # one row, which it has pooled
+    answer = encoder.http.post("/v1/embeddings", json={"input": "hey", "pooling": "mean"})
+    assert answer.status_code == 400
+    assert "pools by `cls` and by nothing else" in answer.json()["error"]["message"]
+
+
+def test_marks_around_a_text_that_is_cut_stay(encoder):
+    for keep in (4, 2, 1, -1):
+        post(encoder, "/v1/embeddings", input="x" * 600, truncate_prompt_tokens=keep)
+    post(encoder, "/v1/embeddings", input="hey", truncate_prompt_tokens=9)
+    sent = [array.array("i", request.prompt).tolist() for request in encoder.engine.submitted]
+    first, *_, end = encoder.core.encode("x").ids
+    (x,) = encoder.core.encode("x", add_special_tokens=False).ids
+    assert sent[:3] == [[first, x, x, end], [first, end], [end]]
+    assert sent[3] == [first, *[x] * 510, end]
+    assert sent[4] == encoder.core.encode("hey").ids

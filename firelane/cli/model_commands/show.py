@@ -56,8 +56,19 @@ def _local(model: str | None, environment: Environment) -> Iterator[tuple[str, s
     if _writes(program, directory):
         yield "template", "none: for completions alone" if files.template is None else "for chats"
     else:
-        yield "can", "embed alone: its checkpoint has no head"
+        yield "can", _what_else(program, files)
+        return
     yield from _sampling(files)
+
+
+def _what_else(program: Program, files: ModelTextFiles) -> str:
+    """The use of a model that writes no text."""
+    labels = len(files.embedding.labels)
+    if labels:
+        return f"score texts: it has {labels} label{'s' * (labels > 1)}"
+    return (
+        "embed alone: it is an encoder" if program.head is None else "embed alone: its checkpoint has no head"
+    )
 
 
 def _writes(program: Program, directory: Path) -> bool:
