@@ -169,3 +169,23 @@ def test_layers_without_an_indexer_read_what_one_before_has_chosen(changes: Conf
     assert made == [f"layers.{n}.indices" for n in full]
     read = [op.indices.name for op in of(Attention, program)]
     assert read == [f"layers.{max(n for n in full if n <= layer)}.indices" for layer in range(4)]
+
+
+def test_released_glm_has_an_index_key_in_every_fourth_layer() -> None:
+    """Sizes of GLM-5.2 as published: 93 KiB a token, latents and index keys in one group."""
+    sizes = {
+        "num_hidden_layers": 78,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "index_head_dim": 128,
+        "index_topk": 2048,
+        "index_n_heads": 32,
+        "indexer_types": None,
+        "index_topk_freq": 4,
+        "index_skip_topk_offset": 3,
+        "torch_dtype": "bfloat16",
+    }
+    program = load_program(FAMILIES["glm_moe_dsa"]() | sizes)
+    assert program.kv_bytes_per_token == 78 * 576 * 2 + 21 * 128 * 2
+    made = [int(op.out.name.split(".")[1]) for op in of(IndexTopK, program)]
+    assert made == [0, 1, *range(2, 78, 4)]
