@@ -32,6 +32,7 @@ WHOLE = (
     "backends/test_cpu_cache_codes.py",
     "backends/test_cpu_coded.py",
     "backends/test_cpu_encoders.py",
+    "backends/test_cpu_images.py",
     "backends/test_cpu_experts.py",
     "backends/test_cpu_grouped.py",
     "backends/test_cpu_hosts.py",

@@ -159,6 +159,17 @@ def test_images_that_are_refused(server: ServerProcess, given: str, says: str) -
     assert answer.json()["error"]["param"] == "messages[0].content[0]"
 
 
+def test_prompts_with_images_are_shown_as_tokens(server: ServerProcess) -> None:
+    """In place of an image's rows stands its token; a template alone shows no image."""
+    messages = [{"role": "user", "content": [image(url(1)), text("ab")]}]
+    found = post(server, "/tokenize", {"messages": messages}).json()["tokens"]
+    assert found.count(5) >= ROWS
+    assert min(found) >= 0
+    assert post(server, "/apply-template", {"messages": messages}).status_code == 400
+    shown = post(server, "/api/show", {"model": name_of(server)}).json()
+    assert "vision" in shown["capabilities"]
+
+
 def test_too_many_images_are_refused(server: ServerProcess) -> None:
     body = {"messages": [{"role": "user", "content": [image(url(1))] * 17}], "max_tokens": 4}
     answer = post(server, "/v1/chat/completions", body)

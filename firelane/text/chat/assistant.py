@@ -123,7 +123,7 @@ class Assistant:
         packed, images = marks.joined(texts, shown)
         if len(packed) > 4 * room.max_tokens:
             raise room.too_long()
-        return Prompt(packed, chat.text, images, marks.format.image)
+        return Prompt(packed, None, images, marks.format.image)
 
     def _rendered(self, source: _Source, text: str) -> RenderedChat:
         """The rendered chat from the text that the template has written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from collections.abc import Iterable
 
 import msgspec
@@ -90,7 +91,8 @@ class LlamaServerHandler:
         request = await self._bodies.read(exchange, self._chats)
         model = self._models.find(request.model, exchange.request.tenant)
         with model.reserve_text(exchange):
-            chat = await model.assistant.chat(request, model.counting_room(exchange, "messages"))
+            room = model.counting_room(exchange, "messages")
+            chat = await model.assistant.chat(request, replace(room, images=None))  # a text holds none
             self._bodies.ignored.note(exchange, chat.ignored)
         self._replies.send(exchange, msgspec.json.encode(AppliedTemplate(prompt=chat.text)))
 

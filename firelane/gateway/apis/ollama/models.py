@@ -151,7 +151,8 @@ def _capabilities(model: ServedModel) -> list[str]:
     if not writes:
         return ["embedding"]
     fills = ("insert",) if model.prompts.fills_gaps else ()
-    return ["completion", *fills, *model.assistant.abilities, "embedding"]
+    sees = ("vision",) if sizes is not None and sizes.images is not None else ()
+    return ["completion", *fills, *sees, *model.assistant.abilities, "embedding"]
 
 
 def _parameters(model: ServedModel) -> str:

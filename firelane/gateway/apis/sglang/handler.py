@@ -119,6 +119,7 @@ class SglangHandler:
             preferred_sampling_params=files.defaults,
             model_type=files.model_type,
             weight_version="default",
+            has_image_understanding=sizes is not None and sizes.images is not None,
         )
         self._replies.json(exchange, report)
 
