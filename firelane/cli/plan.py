@@ -37,7 +37,7 @@ def names(*known: str) -> Callable[[str], list[str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL_HELP}, or config.json alone")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL_HELP}; or config.json alone")
     parser.add_argument(
         "--device",
         default="cpu",

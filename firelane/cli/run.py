@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", help=f"a name that `firelane list` tells; {options.MODEL_HELP}"
+        "model", metavar="MODEL", help="name that `firelane list` tells, hub id, directory, or GGUF file"
     )
     parser.add_argument(
         "text", nargs="*", metavar="TEXT", help="a question, before the options; without one, a conversation"

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 N = TypeVar("N", int, float)
 GIB = 1 << 30
 
-MODEL_HELP = (
-    "directory in Hugging Face layout, GGUF file, hub id, or address in an object store (s3://bucket/path) "
-    "(default: the model that Firelane carries)"
-)
+MODEL_HELP = "directory, GGUF file, hub id, s3://..., or name of `firelane list`"
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
