@@ -48,6 +48,18 @@ def test_a_model_comes_when_it_is_wanted_and_gives_way_to_the_next() -> None:
     run(scenario)
 
 
+def test_room_beside_what_is_in_memory() -> None:
+    async def scenario() -> None:
+        node, free = FakeNode(25), FakeNode()
+        a, b = node.make("a"), free.make("b")
+        await node.want(a.model)
+        await free.want(b.model)
+        assert [node.has_room(nbytes) for nbytes in (10, 15, 16)] == [True, True, False]
+        assert free.has_room(1 << 60)
+
+    run(scenario)
+
+
 def test_standby_ends_too_where_its_processes_take_too_much() -> None:
     async def scenario() -> None:
         node = FakeNode(10)
