@@ -17,8 +17,9 @@ from firelane.program.program import Program
 from firelane.wire.images import ImageFormat
 
 F32 = NDArray[np.float32]
-LEAST_PRIORITY = 19
-"""The priority of its threads: steps of the language model come first."""
+NICENESS = 10
+"""Niceness of its threads: of a processor that a step wants, too, they get about a tenth, and so go on where
+there is always a step."""
 
 
 class ImageEncoder:
@@ -124,4 +125,4 @@ def _sized(config: EngineConfig, program: Program, length: int) -> EngineConfig:
 
 def _step_back() -> None:
     """The calling thread, and those that it starts, leave processors to others."""
-    os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)  # Linux: of this thread alone
+    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # Linux: of this thread alone

@@ -18,7 +18,7 @@ from firelane.models.towers.find import read_tower
 from firelane.program.images import with_images
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.checkpoints.fitting import fitted
-from tests.models.test_exactness import F32_BOUND
+from tests.models.test_exactness import DEEP_BF16_BOUND, F32_BOUND
 from tests.models.towers.tower_run import (
     FACTOR,
     IMAGE_TOKEN,
@@ -60,7 +60,14 @@ def test_rows_of_an_image(toy: tuple[Path, torch.nn.Module], height: int, width:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_logits(toy: tuple[Path, torch.nn.Module], layout: list[int]) -> None:
     """Pictures between texts, at the beginning, side by side, and one of them twice."""
-    directory, model = toy
+    check_logits(*toy, layout, F32_BOUND)
+
+
+def test_logits_in_bf16(tmp_path: Path) -> None:
+    check_logits(tmp_path, save_toy(tmp_path, torch.bfloat16), LAYOUTS[0], DEEP_BF16_BOUND)
+
+
+def check_logits(directory: Path, model: torch.nn.Module, layout: list[int], bound: float) -> None:
     tower, rng = read_tower(directory), np.random.default_rng(len(layout))
     tokens, pictures, spans = list[int](), list[np.ndarray](), list[ImageSpan]()
     for number, length in enumerate(layout):
@@ -86,7 +93,7 @@ def test_logits(toy: tuple[Path, torch.nn.Module], layout: list[int]) -> None:
     with torch.no_grad():
         want = model(torch.tensor(ids[None].astype(np.int64)), mm_token_type_ids=kinds, **inputs).logits[0]
     assert np.ptp(got) > 8
-    np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=F32_BOUND)
+    np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=bound)
 
 
 def test_text_alone_has_the_bits_that_it_has_without_images(toy: tuple[Path, torch.nn.Module]) -> None:
