@@ -73,7 +73,7 @@ def right(tokens, most):
 @pytest.mark.parametrize(("rows", "drafts"), [(0, False), (12, False), (12, True), (5, True), (5, False)])
 def test_a_page_that_was_written_to_has_lost_its_text(layers, rows, drafts):
     """12 rows of another text are computed as a prompt, 5 wait for its first draft. Neither fills the page,
-    so that it has no text of its own."""
+    so that it has no text of its own. The head begins behind a page that has lost its text."""
     scene = Pages(layers)
     scene.note(0, scene.place(0, TEXT, [3, 4]), 0, 24, begins=True)
     if rows:
@@ -83,8 +83,11 @@ def test_a_page_that_was_written_to_has_lost_its_text(layers, rows, drafts):
         assert scene.draft(1, other, rows + 1, 2) == right(OTHER[: rows + 1], 2)
     third = scene.place(2, TEXT, [3, 6])
     scene.note(2, third, BLOCK, 24, begins=True)
-    expected = [] if drafts or rows > MOST_WAITING else right(TEXT[:25], 4)
-    assert scene.draft(2, third, 25, 4) == expected
+    assert scene.draft(2, third, 25, 4) == right(TEXT[:25], 4)
+    is_lost = drafts or rows > MOST_WAITING
+    assert scene.proposer._layers.texts[2].origin == BLOCK * is_lost
+    reads = scene.heads[0].state.block_tables[0, 2].tolist()
+    assert reads[:2] == ([6, 0] if is_lost else [3, 6])
     assert not any(head.wrong for head in scene.heads)
 
 
@@ -119,13 +122,27 @@ def test_rows_that_were_there_already_are_not_computed_again(layers):
     assert sorted(scene.heads[0].stored) == list(range(21, 26))
 
 
-def test_a_gap_in_what_the_head_knows_ends_its_drafts():
-    scene = Pages(1)
-    sequence = scene.place(0, TEXT, [8, 9])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_behind_a_gap_the_head_begins_with_the_next_page(layers):
+    """It drafts nothing before. What it computes then names no page: others would miss rows before it."""
+    scene = Pages(layers)
+    sequence = scene.place(0, TEXT, [8, 9, 10])
     scene.note(0, sequence, 0, 5, begins=True)
     scene.note(0, sequence, 7, 12, begins=False)
     (found,) = scene.proposer.propose([Asked(0, sequence, scene.state.tokens[0, :13], 4)])
     assert found == NO_PROPOSAL
+    scene.note(0, sequence, 12, 16, begins=False)
+    assert scene.draft(0, sequence, 17, 4) == []
+    scene.note(0, sequence, 16, 17, begins=False)
+    assert scene.draft(0, sequence, 18, 4) == right(TEXT[:18], 4)
+    scene.note(0, sequence, 17, 36, begins=False)
+    assert scene.draft(0, sequence, 37, 4) == right(TEXT[:37], 4)
+    assert not any(head.wrong for head in scene.heads)
+    other = scene.place(1, TEXT, [8, 9, 11])
+    scene.note(1, other, 2 * BLOCK, 36, begins=True)
+    assert scene.proposer._layers.texts[1].origin == 2 * BLOCK
+    assert scene.draft(1, other, 37, 4) == right(TEXT[:37], 4)
+    assert not any(head.wrong for head in scene.heads)
 
 
 def test_short_drafts_leave_few_rows_to_further_layers():

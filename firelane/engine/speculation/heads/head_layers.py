@@ -35,8 +35,8 @@ class HeadText:
 
     sequence: Sequence
     layers: list[WaitingRows]
-    is_known: bool = True
-    """Without gaps: a sequence that began in pages of which the head knows nothing has no drafts."""
+    origin: int = 0
+    """The first row that the head knows: a sequence may begin with pages that it never saw."""
 
     @property
     def first(self) -> WaitingRows:
@@ -74,11 +74,18 @@ class HeadLayers:
         text = self.texts.get(run.slot)
         if text is None or text.sequence is not run.sequence or run.begins:
             there = self._there(run)
-            layers = [WaitingRows(there) for _ in self._steps]
-            text = self.texts[run.slot] = HeadText(run.sequence, layers)
-        if text.first.stop < run.start:
-            text.is_known = False
-            text.first.clear()
+            return self._begun(run, there) if there == run.start else self._begun_behind_a_gap(run)
+        return self._begun_behind_a_gap(run) if text.first.stop < run.start else text
+
+    def _begun_behind_a_gap(self, run: ComputedRows) -> HeadText:
+        """The head knows no row before the run. To it the sequence begins with the next page: its drafts are
+        worse at first, and no answer changes."""
+        origin = -(-run.start // self.first.block_size) * self.first.block_size
+        return self._begun(run, origin, origin)
+
+    def _begun(self, run: ComputedRows, computed: int, origin: int = 0) -> HeadText:
+        layers = [WaitingRows(computed) for _ in self._steps]
+        text = self.texts[run.slot] = HeadText(run.sequence, layers, origin)
         return text
 
     def compute(self, slots: Several[int]) -> None:
@@ -130,7 +137,10 @@ class HeadLayers:
         and positions; tokens, told: of the rows before."""
         rows = np.empty((len(places), self.rows.row_width), np.float32)
         self.rows.write_drafted(rows, tokens, told)
-        return self._draw(self.depth - 1, [HeadChunk(*at, rows[i : i + 1]) for i, at in enumerate(places)])
+        return self._draw(
+            self.depth - 1,
+            [self._made(slot, start, rows[i : i + 1]) for i, (slot, start) in enumerate(places)],
+        )
 
     def forget(self, tenant: bytes) -> None:
         """Nothing of this tenant's texts is kept. tenant: as in PrefixChain."""
@@ -180,7 +190,10 @@ class HeadLayers:
         layer = self.texts[slot].layers[depth]
         start, behind = layer.computed, layer.computed + depth + 1
         tokens = self._state.tokens[slot, behind : behind + count]
-        return HeadChunk(slot, start, self._written(depth, tokens, layer.take(count)))
+        return self._made(slot, start, self._written(depth, tokens, layer.take(count)))
+
+    def _made(self, slot: int, start: int, rows: F32) -> HeadChunk:
+        return HeadChunk(slot, start, rows, self.texts[slot].origin)
 
     def _num_rows(self, depth: int, slot: int) -> int:
         """Rows of a text that its draft computes in a further layer."""
@@ -193,7 +206,7 @@ class HeadLayers:
         layer, known = text.layers[depth], text.first.computed + 1
         read = np.concatenate([layer.all(told.shape[1]), told])
         tokens = np.append(self._state.tokens[slot, layer.computed + 1 : known], np.array(draft, np.int32))
-        return HeadChunk(slot, layer.computed, self._written(depth, tokens[depth:], read))
+        return self._made(slot, layer.computed, self._written(depth, tokens[depth:], read))
 
     def _written(self, depth: int, tokens: Tokens, read: F32) -> F32:
         rows = np.empty((len(read), self.rows.row_width), np.float32)
@@ -227,14 +240,17 @@ class HeadLayers:
     def _spoil(self, chunks: Several[HeadChunk]) -> None:
         """Pages are written to: what they had is gone."""
         size = self.first.block_size
-        for slot, start, rows in chunks:
+        for slot, start, rows, _ in chunks:
             first, last = start // size, (start + len(rows) - 1) // size
             self._tags.clear(self.first.tables(slot)[first : last + 1].tolist())
 
     def _note_computed(self, chunks: Several[HeadChunk]) -> None:
-        """Name the pages that are full now, of verified rows."""
+        """Name the pages that are full now, of verified rows. A text that begins behind a gap names none: its
+        rows have not seen all that is before them."""
         size = self.first.block_size
-        for slot, start, rows in chunks:
+        for slot, start, rows, origin in chunks:
+            if origin:
+                continue
             chain, table = self.texts[slot].sequence.chain, self.first.tables(slot)
             full = (start + len(rows)) // size
             names = chain.names(self._state.tokens[slot], full)

@@ -40,10 +40,9 @@ class HeadProposer:
         due: list[int] = []
         for run in computed:
             text = self._layers.text(run)
-            if text.is_known:
-                text.first.add(run.features[text.first.stop - run.start :])
-                if text.first.count > MOST_WAITING:
-                    due.append(run.slot)
+            text.first.add(run.features[text.first.stop - run.start :])
+            if text.first.count > MOST_WAITING:
+                due.append(run.slot)
         self._layers.compute(due)
 
     def propose(self, asked: Several[Asked]) -> list[Proposal]:
@@ -69,7 +68,6 @@ class HeadProposer:
         return (
             text is not None
             and text.sequence is asked.sequence
-            and text.is_known
             and text.first.count > 0
             and text.first.stop == len(asked.tokens) - 1
         )

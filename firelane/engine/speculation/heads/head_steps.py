@@ -16,11 +16,18 @@ F32 = NDArray[np.float32]
 
 
 class HeadChunk(NamedTuple):
-    """Consecutive rows of one slot, from position `start` on. rows: float32 [n, the head's row width]."""
+    """Consecutive rows of one slot, from position `start` on. rows: float32 [n, the head's row width].
+    origin: the position of the first row that the head knows of the sequence, where a page begins."""
 
     slot: int
     start: int
     rows: F32
+    origin: int = 0
+
+    @property
+    def last(self) -> int:
+        """The place of its last row, counted from the first one that the head knows."""
+        return self.start - self.origin + len(self.rows) - 1
 
 
 class Drawn(NamedTuple):
@@ -87,10 +94,12 @@ class HeadSteps:
     def _run(self, chunks: Several[HeadChunk], *, draws: bool) -> StepOutputs:
         inputs, at = self._inputs, 0
         for i, chunk in enumerate(chunks):
-            count = len(chunk.rows)
-            inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = chunk.slot, chunk.start, count
+            count, slot = len(chunk.rows), chunk.slot
+            inputs.chunk_slot[i], inputs.chunk_len[i] = slot, count
+            inputs.chunk_start[i] = chunk.start - chunk.origin
             inputs.features[at : at + count] = chunk.rows
-            self.executor.state.block_tables[0, chunk.slot] = self.tables(chunk.slot)
+            known = self.tables(slot)[chunk.origin // self.block_size :]
+            self.executor.state.block_tables[0, slot, : len(known)] = known
             at += count
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), at, 0
         if draws:
@@ -102,7 +111,7 @@ class HeadSteps:
         inputs, count = self._inputs, len(chunks)
         inputs.row_token[:count] = self._last_rows(chunks)
         inputs.row_slot[:count] = [chunk.slot for chunk in chunks]
-        inputs.row_position[:count] = [chunk.start + len(chunk.rows) - 1 for chunk in chunks]
+        inputs.row_position[:count] = [chunk.last for chunk in chunks]
         inputs.row_kind[:count] = SAMPLE
         inputs.num_rows = count
 
