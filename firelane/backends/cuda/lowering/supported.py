@@ -13,6 +13,7 @@ from firelane.program.ops import (
     HeadNorm,
     IndexTopK,
     LayerNorm,
+    MergeRows,
     Op,
     Pool,
     RopeAndCache,
@@ -35,6 +36,8 @@ def _missing(op: Op) -> str:
             return "values that are wider than keys"
         case RopeAndCache(shape=shape, norm=HeadNorm(values=True)) if shape.v_dim != shape.head_dim:
             return "norms of values that are narrower than keys"
+        case MergeRows():
+            return "rows of images"
         case (
             Attention(span=Bidirectional())
             | GatedLinear(gate=Gate(kind="gelu"))
