@@ -1,5 +1,5 @@
 """The embedded model on the CPU: an answer cut at any position and taken up by another engine is the same,
-token for token and bit for bit of its log-probabilities."""
+token for token and bit for bit of its log-probabilities, with drafts and without."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from tokenizers import Tokenizer
 
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.process.load import load_executor
+from firelane.engine.speculation.ngram import NgramProposer
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar
 from tests.engine.handed_over import handed_over
 from tests.engine.resume import resumed
+from tests.free_steps import make_steps_free
 
 EMBEDDED = Path(__file__).parents[2] / "firelane" / "models" / "embedded"
 PROMPT = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json")).encode("def main(argv):\n    parser =").ids
@@ -48,12 +50,23 @@ def config(kernel_cache):
     )
 
 
-@pytest.fixture(scope="module")
-def make_driver(driver, config):
-    """A new engine at each call, on the same executor; `place`: on another one."""
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "drafts"])
+def make_driver(request, driver, config):
+    """A new engine at each call, on the same executor; `place`: on another one; `drafts`: as the parameter
+    says."""
     executors = [load_executor(config, lambda *_: None) for _ in range(2)]
     grammars = [grammar_queue(EMBEDDED, 4096) for _ in range(2)]
-    yield lambda place=0: driver(executors[place], prerequisites=grammars[place])
+    drafters = []
+
+    def make(place=0, *, drafts=request.param):
+        proposer = NgramProposer() if drafts else None
+        made = driver(executors[place], prerequisites=grammars[place], proposer=proposer)
+        drafters.append(made.core.drafter)
+        make_steps_free(drafters[-1])
+        return made
+
+    yield make
+    assert any(drafter.accepted_tokens for drafter in drafters) == request.param
     for queue in grammars:
         queue.close()
     for executor in executors:
@@ -63,7 +76,7 @@ def make_driver(driver, config):
 @pytest.mark.parametrize("fields", VARIETIES.values(), ids=VARIETIES)
 def test_the_same_bits_after_every_cut(make_driver, request_of, fields):
     request = request_of(1, PROMPT, **{"seed": 5, "max_tokens": TOKENS, **fields})
-    whole, d = make_driver(), make_driver()
+    whole, d = make_driver(drafts=False), make_driver()
     whole.submit(request)
     whole.run()
     tokens = whole.tokens[1]
@@ -84,7 +97,7 @@ def test_the_same_bits_from_a_prefill_and_a_decode_engine(make_driver, request_o
     """Three answers at a time, as `n` asks for them, the third behind a prefix that both engines know."""
     fields = {"max_tokens": TOKENS, **fields}
     sent = [request_of(i, LONG_PROMPT[: 70 - 9 * (i == 3)], **{"seed": i, **fields}) for i in (1, 2, 3)]
-    whole = make_driver()
+    whole = make_driver(drafts=False)
     whole.submit(*sent)
     whole.run()
     with handed_over(make_driver(0), make_driver(1)) as pair:
