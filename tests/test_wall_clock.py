@@ -22,6 +22,7 @@ DATES = {
     "gateway/apis/responses/conversations.py",
     "gateway/apis/ollama/handler.py",
     "gateway/apis/ollama/models.py",
+    "gateway/apis/decisions/handler.py",
     "gateway/apis/embeddings/pooled.py",
     "gateway/apis/embeddings/scores.py",
     "gateway/kv_events/feed.py",
