@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from firelane.contract import CAUSAL, Bidirectional, Executor, StepInputs, StepLimits, StepOutputs
+from firelane.contract import Executor, StepInputs, StepOutputs
 from firelane.engine.adapters.places import AdapterPlaces
 from firelane.engine.apply import PlanApplier
+from firelane.engine.cache import cache_of
 from firelane.engine.grammar.draft_masks import DraftMasks
 from firelane.engine.grammar.masks import GrammarMasks
 from firelane.engine.output import OutputProcessor
@@ -35,7 +36,7 @@ from firelane.engine.step.plan import StepPlan
 from firelane.engine.step.slot_writer import SlotWriter
 from firelane.engine.step.step_cost import StepCost
 from firelane.errors import RequestError
-from firelane.kv import KvCache, SnapshotRule, StateSnapshots
+from firelane.kv import SnapshotRule
 from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer.seam import KVTransfer
 from firelane.wire.cache_events import CacheEvents, PageChanges
@@ -89,7 +90,7 @@ class EngineCore:
         model with recurrent state is served without drafts where the executor has no spare states."""
         limits = executor.limits
         self._executor, self._channel, self._clock = executor, channel, clock
-        self.kv = _cache_of(limits, snapshots, is_searched=prefix_cache and not limits.whole_prompts)
+        self.kv = cache_of(limits, snapshots, is_searched=prefix_cache and not limits.whole_prompts)
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
         spares = SpareStates(limits.max_num_seqs, limits.num_spares, limits.first_spare)
         self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy, spares)
@@ -381,24 +382,3 @@ class EngineCore:
         self._executor.submit(inputs)
         self._next_step += 1
         self._in_flight.append(_InFlight(plan, inputs, began_s))
-
-
-def _cache_of(limits: StepLimits, snapshots: SnapshotRule | None, *, is_searched: bool) -> KvCache:
-    """The cache of an executor. is_searched: for prefixes of prompts."""
-    states = StateSnapshots(
-        limits.num_snapshots if is_searched else 0,
-        block_size=limits.block_size,
-        chunk_tokens=limits.max_num_batched_tokens,
-        rule=snapshots,
-        is_kept=bool(limits.state_bytes),
-        first=limits.max_num_seqs,
-    )
-    return KvCache(
-        limits.num_blocks,
-        limits.block_size,
-        tuple(CAUSAL if isinstance(span, Bidirectional) else span for span in limits.spans),
-        is_searched,
-        chunk_tokens=limits.max_num_batched_tokens,
-        states=states,
-        code=limits.kv_cache_code,
-    )

@@ -36,9 +36,11 @@ from firelane.gateway.metrics_server import MetricsServer
 from firelane.gateway.requests.admission import AdmissionController
 from firelane.gateway.requests.control import FIXED, NodeControl, add_node_metrics
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.text_side import TextSide, read_text_side
 from firelane.gateway.requests.usage_log import Prices, UsageLog
+from firelane.gateway.server_gauges import add_gauges
 from firelane.gateway.services import Replies, Services
 from firelane.gateway.share import GatewayShare
 from firelane.gateway.streams.kept_streams import KeptStreams
@@ -89,16 +91,11 @@ class Gateway:
         routes, origins = self._routes(), _origins(config)
         self.app = App(services.tenants, services.usage, services.metrics, routes, origins)
         self.metrics = MetricsServer(services, routes, origins, config.limits)
-        self._connections = ConnectionSet(
-            self.app.handle,
-            config.limits,
-            services.now_s,
-            self.app.accept,
-            connection_limit(config.max_connections),
-            services.metrics.answered,
-        )
-        self._relayed = ConnectionSet(self.app.handle, config.limits, services.now_s, self.app.accept)
-        self._add_gauges(self._registry)
+        limit, answered = connection_limit(config.max_connections), services.metrics.answered
+        handlers = (self.app.handle, config.limits, services.now_s, self.app.accept)
+        self._connections = ConnectionSet(*handlers, limit, answered)
+        self._relayed = ConnectionSet(*handlers)
+        add_gauges(self._registry, self._connections, services.batches, self._replacements)
         add_node_metrics(self._registry, control)
         services.streams.add_metrics(self._registry)
         self._tls = None if config.tls is None else ServerTls(config.tls, PROTOCOL)
@@ -250,20 +247,6 @@ class Gateway:
         if self._on_fatal is not None:
             self._on_fatal(error)
 
-    def _add_gauges(self, registry: Registry) -> None:
-        batches = self.services.batches
-        registry.gauge("firelane:http_connections", "Open connections.", lambda: len(self._connections))
-        registry.gauge("firelane:batches_open", "Batches that have not ended.", lambda: batches.open)
-        registry.gauge(
-            "firelane:batch_requests_running", "Lines with the engine.", lambda: batches.lines_in_flight
-        )
-        registry.counts(
-            "firelane:child_replacements",
-            "Processes that were replaced because they died or hung.",
-            "kind",
-            self._replacements,
-        )
-
     def _replacements(self) -> dict[str, float]:
         """By kind of process. Children of engines are counted once, by the owner of a server's processes."""
         total = Counter(self._replaced.counts)
@@ -409,5 +392,5 @@ class Gateway:
 
 
 def _origins(config: GatewayConfig) -> OriginPolicy:
-    keyless = config.api_keys is None
-    return origin_policy(config.allow_origins, keyless=keyless, loopback=is_loopback(config.host))
+    loopback = is_loopback(config.host)
+    return origin_policy(config.allow_origins, keyless=config.api_keys is None, loopback=loopback)

@@ -17,7 +17,7 @@ from firelane.gateway.files.store import FileStore
 from firelane.gateway.http.exchange import JSON, Exchange
 from firelane.gateway.requests.control import NodeControl
 from firelane.gateway.requests.metrics import ServerMetrics
-from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.model_list import Models
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.gateway.tenants.registry import Tenants

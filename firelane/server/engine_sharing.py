@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from firelane.gateway.config import ModelConfig
-    from firelane.gateway.requests.models import Models
+    from firelane.gateway.requests.model_list import Models
 
 
 class EngineSharing:

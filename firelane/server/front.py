@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from firelane.gateway.config import GatewayConfig, ModelConfig
     from firelane.gateway.processes.pool import GatewayPool
-    from firelane.gateway.requests.models import Models
+    from firelane.gateway.requests.model_list import Models
     from firelane.gateway.server import Gateway
     from firelane.gateway.share import GatewayShare
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from firelane.engine_state import EngineEvent
     from firelane.gateway.config import GatewayConfig
     from firelane.gateway.engines.replicas import ReplicaSet
-    from firelane.gateway.requests.models import Models
+    from firelane.gateway.requests.model_list import Models
     from firelane.gateway.server import Gateway
     from firelane.server.front import ServerFront
 

@@ -69,6 +69,7 @@ class PagedReference:
     kv_bytes = 0
     is_pipelined = False
     vocab_size = VOCAB
+    features_in = features_out = 0
     can_generate = True
     activation_dtype = "bf16"
     hidden_width = WIDTH

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from firelane.contract import GivenBack
-from firelane.engine.process.process import _can_sleep
 from firelane.engine.process.standby import EngineStandby
 from firelane.engine_config import EngineConfig
 
@@ -45,10 +44,10 @@ def test_others_let_go_before_memory_is_given_back() -> None:
     assert calls == ["executor.wake", "drafter.wake", "peers.wake"]
 
 
-@pytest.mark.parametrize(("transport", "can_sleep"), [("tcp", True), ("nixl", False)])
+@pytest.mark.parametrize(("transport", "sleeps"), [("tcp", True), ("nixl", False)])
 def test_an_engine_whose_memory_another_process_keeps_mapped_knows_no_standby(
-    tmp_path: Path, transport: str, can_sleep: bool
+    tmp_path: Path, transport: str, sleeps: bool
 ) -> None:
     config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, kv_transport=transport)
     executor: Any = Part("executor", [])
-    assert _can_sleep(executor, config) is can_sleep
+    assert can_sleep(executor, config) is sleeps

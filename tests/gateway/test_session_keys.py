@@ -27,7 +27,7 @@ def test_the_session_of_a_request(service, monkeypatch, path, body, headers, ses
     monkeypatch.setattr(
         service.link,
         "submit",
-        lambda request, sink, session: (sessions.append(session), submit(request, sink)),
+        lambda request, sink, session, _: (sessions.append(session), submit(request, sink)),
     )
     answer = service.http.post(f"/v1/{path}", json=body, headers=headers)
     assert answer.status_code == 200, answer.text

@@ -27,6 +27,7 @@ from firelane.wire.frames import (
     ToEngine,
     TokenLogprobs,
 )
+from firelane.wire.images import ImageFormat
 
 REQUEST = NewRequest(
     id=7, prompt=b"\1\0\0\0", sampling=Sampling(seed=2**63, logit_bias=[(3, -1.5)]), salt=b"acme"
@@ -51,17 +52,18 @@ def test_round_trip(frame, kind):
     assert FrameReader(kind).feed(encode(frame)) == [frame]
 
 
-def test_an_engine_that_knows_of_no_adapters_has_none():
+def test_an_engine_that_knows_of_no_images_takes_none():
     """Its Ready ends before the newest field."""
     sizes = dict.fromkeys(
         ("pid", "vocab_size", "max_model_len", "max_num_seqs", "block_size", "num_blocks"), 1
     )
     more = {"weights_bytes": 1, "kv_bytes": 1, "load_s": 0.5, "role": "prefill"}
-    ready = Ready(protocol=9, model="m", **sizes, **more, adapters={"a": "b"})
+    images = ImageFormat(factor=32, min_pixels=1024, max_pixels=65536, start=1, image=2, end=3)
+    ready = Ready(protocol=9, model="m", **sizes, **more, images=images)
     fields = msgspec.msgpack.decode(encode(ready)[LENGTH_BYTES:])
     body = msgspec.msgpack.encode(fields[:-1])
     frames = FrameReader(FromEngine).feed(encode(ready) + len(body).to_bytes(LENGTH_BYTES, "little") + body)
-    assert frames == [ready, msgspec.structs.replace(ready, adapters={})]
+    assert frames == [ready, msgspec.structs.replace(ready, images=None)]
 
 
 @given(

@@ -14,7 +14,6 @@ from typing import TypeGuard
 
 import msgspec
 
-from firelane.backends import takes_gpu
 from firelane.contract import Executor, ProgressCallback
 from firelane.engine.adapters.places import AdapterPlaces, change_adapters, load_adapters
 from firelane.engine.configured import make_core
@@ -27,8 +26,9 @@ from firelane.engine.process.channels import Channels, FrameChannel
 from firelane.engine.process.draft_load import load_second
 from firelane.engine.process.heartbeat import HeartbeatSender, Pulse
 from firelane.engine.process.identity import checkpoint_identity, model_identity
-from firelane.engine.process.load import load_executor, quantization_of, read_program, rotation_identity
+from firelane.engine.process.load import load_executor, read_program, rotation_identity
 from firelane.engine.process.peering import connect_peers
+from firelane.engine.process.ready import can_sleep, ready_of, with_encoder, with_second
 from firelane.engine.process.rights import Rights
 from firelane.engine.process.standby import NO_STANDBY, EngineStandby, Standby
 from firelane.engine.process.tiers import NO_TIERS, NoTiers, files_identity, open_tiers
@@ -42,7 +42,6 @@ from firelane.link.channel import Channel
 from firelane.wire.adapters import AdapterChange, AdaptersServed, LoadAdapter, UnloadAdapter
 from firelane.wire.cache_events import PageChanges
 from firelane.wire.frames import (
-    PROTOCOL_VERSION,
     Abort,
     Asleep,
     Awake,
@@ -51,7 +50,6 @@ from firelane.wire.frames import (
     ForgetTenant,
     Forgotten,
     Progress,
-    Ready,
     Rejected,
     Sleep,
     StepFrame,
@@ -254,12 +252,12 @@ def _load_and_serve(
             rights.agents,
         )
         tiers = open_tiers(config.tiers, core, executor.page_memory, executor.state_memory, identity + files)
-        if _can_sleep(executor, config):
+        if can_sleep(executor, config):
             served.standby = EngineStandby(executor, core.kv, tiers, peers, core.drafter)
         load_s = time.monotonic() - began_s
-        ready = _ready(executor, config, identity, load_s, peers.engine_id)
+        ready = ready_of(executor, config, identity, load_s, peers.engine_id)
         ready = msgspec.structs.replace(ready, adapters=dict(adapters.digests))
-        channel.send(_with_encoder(_with_second(ready, second), encoder))
+        channel.send(with_encoder(with_second(ready, second), encoder))
         served.is_loading = False
         rights.serves(lambda: _settle(executor, second, encoder))
         gc.freeze()  # what the load has made lives on: no collection need look at it again
@@ -339,60 +337,6 @@ def _progress_to(channel: FrameChannel, pulse: Pulse) -> ProgressCallback:
         channel.send(Progress(stage, done, total, unit))
 
     return report
-
-
-def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: float, engine_id: str) -> Ready:
-    limits = executor.limits
-    return Ready(
-        protocol=PROTOCOL_VERSION,
-        pid=os.getpid(),
-        model=config.model_dir.name,
-        vocab_size=executor.vocab_size,
-        max_model_len=limits.max_model_len,
-        max_num_seqs=limits.max_num_seqs,
-        block_size=limits.block_size,
-        num_blocks=limits.num_blocks,
-        weights_bytes=executor.weights_bytes,
-        kv_bytes=executor.kv_bytes,
-        states_bytes=limits.num_states * limits.state_bytes,
-        num_snapshots=limits.num_snapshots,
-        load_s=load_s,
-        embedding_width=executor.hidden_width,
-        identity=identity,
-        kv_cache_dtype=config.kv_cache_dtype,
-        quantization=quantization_of(config),
-        can_sleep=_can_sleep(executor, config),
-        activation_dtype=executor.activation_dtype,
-        role=config.role,
-        engine_id=engine_id,
-        kv_medium="GPU" if takes_gpu(config.backend) else "CPU",
-        scheduling_policy=config.scheduling_policy,
-        pages_address=config.kv_transfer_address if engine_id else "",
-        can_generate=executor.can_generate,
-        is_encoder=limits.whole_prompts,
-        version=config.version,
-    )
-
-
-def _with_second(ready: Ready, second: SecondModel | None) -> Ready:
-    """The memory of what drafts is the engine's."""
-    if second is None:
-        return ready
-    weights_bytes, kv_bytes = ready.weights_bytes + second.weights_bytes, ready.kv_bytes + second.kv_bytes
-    return msgspec.structs.replace(ready, weights_bytes=weights_bytes, kv_bytes=kv_bytes)
-
-
-def _with_encoder(ready: Ready, encoder: ImageEncoder | None) -> Ready:
-    """The memory of what encodes images is the engine's."""
-    if encoder is None:
-        return ready
-    weights_bytes = ready.weights_bytes + encoder.weights_bytes
-    return msgspec.structs.replace(ready, weights_bytes=weights_bytes, images=encoder.format)
-
-
-def _can_sleep(executor: Executor, config: EngineConfig) -> bool:
-    """The process of NIXL keeps mapped what a standby would give back."""
-    return executor.can_sleep and config.kv_transport != "nixl"
 
 
 def _fail(channel: FrameChannel, failed: Failed) -> int:

@@ -16,7 +16,8 @@ from firelane.errors import FirelaneError, RequestError
 from firelane.gateway.batches.item_exchange import ItemAnswer, ItemExchange
 from firelane.gateway.batches.job import BatchItem, BatchJob
 from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.requests.models import Models, ModelState, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ModelState, ServedModel
 from firelane.gateway.tenants.tenant import Tenant
 
 log = logging.getLogger(__name__)

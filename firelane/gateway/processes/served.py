@@ -12,7 +12,8 @@ from firelane.gateway.config import ModelConfig
 from firelane.gateway.processes.config_text import to_text
 from firelane.gateway.processes.control import Gone, Resident, ServeModel, Used, Want, WantReply
 from firelane.gateway.processes.gateway_child import GatewayChild
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 
 
 class ModelFollower:

@@ -43,7 +43,7 @@ from firelane.gateway.requests.generation import (
     output_options,
     start_generation,
 )
-from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.model_list import Models
 from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 from firelane.text.tokens.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ from firelane.gateway.requests.generation import (
     output_options,
     start_generation,
 )
-from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.model_list import Models
 from firelane.gateway.requests.sinks import OutputOptions
 from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.text.schemas.constraints import grammar_of, schema_notes

@@ -31,7 +31,7 @@ from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.formats import encode_json
 from firelane.gateway.requests.generation import new_id
-from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.model_list import Models
 from firelane.gateway.urgency import check_in_time
 
 

@@ -19,7 +19,7 @@ from firelane.gateway.apis.embeddings.vectors import VectorFormat, as_bytes, che
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.formats import encode_json
-from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.model_list import Models
 from firelane.telemetry.traces import RequestTimes
 
 COHERE_HINTS = ("max_tokens", "priority")

@@ -11,7 +11,7 @@ from firelane.gateway.apis.embeddings.embedding import EmbeddingAsk, embed
 from firelane.gateway.apis.embeddings.vectors import EmbeddingList, VectorFormat, check_dimensions
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.model_list import Models
 from firelane.text.embedding_files import EmbeddingFiles
 
 

@@ -26,7 +26,8 @@ from firelane.gateway.apis.embeddings.vectors import Cosines
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.formats import encode_json
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.text.tokens.tokenizer import TextPair
 
 SCORE_PATHS = ("/v1/score", "/score")

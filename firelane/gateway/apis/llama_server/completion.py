@@ -22,7 +22,8 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.formats import LiveUsage
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.text.infill.prompt import TextWithGap
 from firelane.text.prompt import Prompt, default_sampling
 from firelane.text.schemas.constraints import grammar_of, schema_notes

@@ -27,7 +27,8 @@ from firelane.gateway.requests.generation import (
     output_options,
     start_generation,
 )
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Replies
 from firelane.gateway.streams.kept_streams import KeptStreams
 from firelane.text.prompt import Prompt

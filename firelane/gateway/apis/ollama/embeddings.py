@@ -23,7 +23,7 @@ from firelane.gateway.apis.ollama.types import OllamaEmbeddingsRequest, OllamaEm
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.formats import encode_json
-from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.model_list import Models
 from firelane.gateway.services import Replies
 from firelane.telemetry.traces import RequestTimes
 

@@ -25,7 +25,8 @@ from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import NDJSON, Doc, Exchange, Route
 from firelane.gateway.requests.formats import LiveUsage
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.sinks import LINES, OutputOptions
 from firelane.gateway.services import Replies
 from firelane.text.prompt import Prompt

@@ -25,7 +25,8 @@ from firelane.gateway.apis.ollama.answer import (
 from firelane.gateway.apis.ollama.format import rfc3339
 from firelane.gateway.apis.ollama.types import SHOW_HINTS, OllamaShowRequest
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.requests.models import ServedModel, tagged
+from firelane.gateway.requests.model_list import tagged
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Services
 from firelane.text.prompt import default_sampling
 

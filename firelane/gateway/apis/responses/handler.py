@@ -38,7 +38,8 @@ from firelane.gateway.conversations.turn import (
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.formats import encode_json
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Replies
 from firelane.gateway.streams.event_log import EventLog
 from firelane.gateway.streams.event_logs import EventLogs

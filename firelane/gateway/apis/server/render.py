@@ -12,7 +12,8 @@ from firelane.api.models import RenderedPrompt
 from firelane.api.sampling import HINTS, SamplingFields
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Replies
 from firelane.text.prompt import Prompt
 

@@ -22,7 +22,8 @@ from firelane.api.stored.paging import read_query
 from firelane.errors import RequestError
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Replies
 from firelane.text.tokens.tokenizer import TextRoom, Tokenizer, unpack_ids
 

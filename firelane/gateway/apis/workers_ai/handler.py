@@ -15,7 +15,8 @@ from firelane.gateway.apis.workers_ai.types import RunAnswer, RunFailure, RunQue
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
-from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.model_list import Models
+from firelane.gateway.requests.models import ServedModel
 from firelane.text.schemas.constraints import grammar_of, schema_notes
 
 ACCOUNT = "/client/v4/accounts/{account}/ai"
