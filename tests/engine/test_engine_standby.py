@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from firelane.contract import GivenBack
+from firelane.engine.process.ready import can_sleep
 from firelane.engine.process.standby import EngineStandby
 from firelane.engine_config import EngineConfig
 
