@@ -76,7 +76,7 @@ def _is_adaptable(op: Op, program: Program) -> bool:
 
 def _has_whole_rows(piece: Piece) -> bool:
     """Whether each row of the piece is one of the tensor, unchanged."""
-    if len(piece.shape) != 2 or piece.columns is not None or piece.plus:
+    if len(piece.shape) != 2 or piece.columns is not None or piece.plus or piece.padding:
         return False
     grid, k = piece.grid, piece.shape[1]
     return (grid.columns, grid.column_stride) == (k, 1) and not (piece.offsets(0, piece.height) % k).any()

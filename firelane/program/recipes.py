@@ -10,11 +10,12 @@ differences between recipes; kernels know none of them. Cases, for a matrix [n, 
     gate rows of an alternating one   view=(n, 2, k), take=(None, range(1))
     one tensor a layer, by expert     shape=(experts, k, n), order=(0, 2, 1)
     a norm's weight stored as w - 1   shape=(n,), plus=1.0
+    halves of 36 rows in room for 40  shape=(n, k), padding=Padding(own=36, room=40)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -59,6 +60,25 @@ class Code:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Padding:
+    """Zeros behind each `own` rows, or columns, so many that they are `room` together."""
+
+    own: int
+    room: int
+    of_columns: bool = False
+
+    def padded(self, count: int) -> int:
+        """Rows, or columns, that so many become."""
+        return count // self.own * self.room
+
+    def sources(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """For each of first .. last - 1, with zeros counted: the number without zeros, of a zero that of the
+        last one before it; and whether it is a zero."""
+        group, within = np.divmod(np.arange(first, last), self.room)
+        return group * self.own + np.minimum(within, self.own - 1), within >= self.own
+
+
+@dataclass(frozen=True, kw_only=True)
 class Piece:
     """Some rows of a weight: one tensor of the checkpoint, rearranged. Vectors come from tensors of one axis,
     or seen as such; of others the last axis, after all rearrangement, is the inputs, and those before it are
@@ -79,6 +99,10 @@ class Piece:
     """The inputs kept; all if None. Steps of one."""
     plus: float = 0.0
     """Added to every number, in float32."""
+    padding: Padding | None = field(
+        default=None, repr=False
+    )  # else all weights packed so far had other names
+    """Zeros put in, before `rows` are counted; none if None. Padded columns are kept whole."""
 
     def __post_init__(self) -> None:
         if self.is_as_stored:
@@ -88,6 +112,11 @@ class Piece:
         assert not self.order or sorted(self.order) == [*range(len(view))], f"{self.tensor}: {self.order}"
         assert len(self.take) <= len(view), f"{self.tensor}: {self.take} of {len(view)} axes"
         assert self.is_vector <= (self.columns is None), f"{self.tensor}: columns of a vector"
+        if self.padding is not None:
+            pads_columns = self.padding.of_columns
+            assert not pads_columns or self.columns is None, f"{self.tensor}: columns of padded ones"
+            count = self.grid.columns if pads_columns else prod(self.grid.row_sizes)
+            assert count % self.padding.own == 0, f"{self.tensor}: {count} are no groups of {self.padding}"
 
     @property
     def is_vector(self) -> bool:
@@ -99,7 +128,8 @@ class Piece:
         if self.rows is not None:
             return len(self.rows)
         if not self.is_as_stored:
-            return prod(self.grid.row_sizes)
+            found = prod(self.grid.row_sizes)
+            return found if self.padding is None or self.padding.of_columns else self.padding.padded(found)
         return prod(self.shape if self.is_vector else self.shape[:-1])
 
     @property
@@ -107,12 +137,15 @@ class Piece:
         """The number of inputs, 1 of a vector."""
         if self.columns is not None:
             return len(self.columns)
+        if self.padding is not None and self.padding.of_columns:
+            return self.padding.padded(self.grid.columns)
         return self.shape[-1] if self.is_as_stored and not self.is_vector else self.grid.columns
 
     @property
     def is_as_stored(self) -> bool:
         """Whether the rows lie in the tensor one behind the other, whole and unchanged."""
-        return not (self.view or self.order or self.take or self.plus) and self.columns is None
+        is_changed = self.view or self.order or self.take or self.plus or self.padding
+        return not is_changed and self.columns is None
 
     @cached_property
     def grid(self) -> Grid:
@@ -129,7 +162,7 @@ class Piece:
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
         """Places of the first numbers of rows first .. last - 1 in the tensor, in elements; those behind it
-        lie grid.column_stride apart."""
+        lie grid.column_stride apart. Padding is not counted."""
         row = np.arange(first, last) + (self.rows.start if self.rows else 0)
         column = self.columns.start * self.grid.column_stride if self.columns else 0
         at = np.full(len(row), self.grid.start + column, np.int64)

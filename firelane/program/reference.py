@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from firelane.contract import AdapterTensors, SlotState, StepInputs
 from firelane.program.integer_products import IntegerMatrix
 from firelane.program.program import Program
-from firelane.program.recipes import Piece, widened
+from firelane.program.recipes import Padding, Piece, widened
 from firelane.program.reference_step import ReferenceCache, ReferenceStep
 from firelane.program.values import Weight
 
@@ -101,9 +101,19 @@ def _materialised(piece: Piece, tensor: F32) -> F32:
     for axis, kept in enumerate(piece.take):
         seen = seen if kept is None else seen.take(kept, axis)
     flat = seen.reshape(-1) if piece.is_vector else seen.reshape(-1, seen.shape[-1])
+    flat = flat + np.float32(piece.plus) if piece.plus else flat
+    flat = flat if piece.padding is None else _with_zeros(flat, piece.padding)
     flat = flat if piece.rows is None else flat[piece.rows.start : piece.rows.stop]
-    flat = flat if piece.columns is None else flat[:, piece.columns.start : piece.columns.stop]
-    return flat + np.float32(piece.plus) if piece.plus else flat
+    return flat if piece.columns is None else flat[:, piece.columns.start : piece.columns.stop]
+
+
+def _with_zeros(flat: F32, padding: Padding) -> F32:
+    axis = flat.ndim - 1 if padding.of_columns else 0
+    groups = np.split(flat, flat.shape[axis] // padding.own, axis)
+    shape = list(groups[0].shape)
+    shape[axis] = padding.room - padding.own
+    zeros = np.zeros(shape, np.float32)
+    return np.concatenate([part for group in groups for part in (group, zeros)], axis)
 
 
 def empty_cache(program: Program, *, slots: int, positions: int) -> ReferenceCache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, Machine, apart, limits, machine
 from tests.backends.test_cpu_ops import ATTENTION_BOUNDS, BOUNDS, check_step, read
 from tests.models.test_multimodal_checkpoints import SPECIAL, TEXT
-from tests.models.towers.tower_run import TOWER, picture
+from tests.models.towers.tower_run import TOWER, WIDE_TOWER, picture
 
 CASES = [(isa, dtype) for isa in supported_isas(cpu_identity()) for dtype in (DType.BF16, DType.F32)]
 STEPS = [
@@ -34,17 +35,17 @@ STEPS = [
 ]
 
 
-def config() -> dict[str, object]:
+def config(vision: dict[str, Any] = TOWER) -> dict[str, object]:
     made = transformers.Qwen3VLConfig(
-        text_config=TEXT | {"num_hidden_layers": 3}, vision_config=TOWER, **SPECIAL
+        text_config=TEXT | {"num_hidden_layers": 3}, vision_config=vision, **SPECIAL
     )
     return json.loads(made.to_json_string(use_diff=False)) | {
         "architectures": ["Qwen3VLForConditionalGeneration"]
     }
 
 
-def towers(dtype: DType) -> ImageTower:
-    return tower(ConfigReader(config()), ConfigReader({}), dtype)
+def towers(dtype: DType, vision: dict[str, Any] = TOWER) -> ImageTower:
+    return tower(ConfigReader(config(vision)), ConfigReader({}), dtype)
 
 
 @pytest.mark.parametrize(("isa", "dtype"), CASES)
@@ -71,8 +72,16 @@ def test_a_language_model_takes_rows_of_images(isa: str, dtype: DType, kernel_ca
 @pytest.mark.parametrize("number", [0, 1], ids=["blocks", "merger"])
 @pytest.mark.parametrize(("isa", "dtype"), CASES)
 def test_towers(isa: str, dtype: DType, number: int, kernel_cache: Path) -> None:
+    check_tower(towers(dtype), isa, number, kernel_cache)
+
+
+@pytest.mark.parametrize(("isa", "dtype"), CASES)
+def test_heads_that_are_padded(isa: str, dtype: DType, kernel_cache: Path) -> None:
+    check_tower(towers(dtype, WIDE_TOWER), isa, 0, kernel_cache)
+
+
+def check_tower(made: ImageTower, isa: str, number: int, kernel_cache: Path) -> None:
     """Two images, one after the other, in the same places."""
-    made = towers(dtype)
     program = made.programs[number]
     m = machine(program, kernel_cache, isa=isa, sizes=limits(max_num_seqs=1, num_blocks=20), place=apart)
     reference = ReferenceExecutor(program, m.weights.values, slots=1, max_len=320)

@@ -22,7 +22,15 @@ from firelane.errors import UsageError
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 from firelane.wire.images import Image, digest_of, image_words
 from tests.engine.driver import ListChannel
-from tests.models.towers.tower_run import FACTOR, IMAGE_TOKEN, oracle_inputs, picture, save_toy
+from tests.models.test_multimodal_checkpoints import EXPERTS
+from tests.models.towers.tower_run import (
+    FACTOR,
+    IMAGE_TOKEN,
+    WIDE_TOWER,
+    oracle_inputs,
+    picture,
+    save_toy,
+)
 
 SIZES = [(64, 80), (96, 96)]
 TOKENS = 12
@@ -142,6 +150,19 @@ def test_tokens_are_those_of_transformers(toy: tuple[Path, torch.nn.Module], eng
         assert found[name] == want, name
         np.testing.assert_allclose(engine.logprobs(number), logprobs, rtol=0, atol=1e-4)
     assert len({tuple(tokens) for tokens in found.values()}) == len(found)
+
+
+def test_heads_of_72_and_experts(tmp_path: Path, kernel_cache: Path) -> None:
+    """As the larger models have them."""
+    model = save_toy(tmp_path, vision=WIDE_TOWER, experts=EXPERTS)
+    (tmp_path / "preprocessor_config.json").write_text(PROCESSOR)
+    engine = Engine(tmp_path, kernel_cache)
+    for number, name in enumerate(("one", "another", "text")):
+        request = asked(number, PROMPTS[name])
+        tokens, logprobs = greedy(model, request)
+        assert engine.run(request)[number] == tokens, name
+        np.testing.assert_allclose(engine.logprobs(number), logprobs, rtol=0, atol=1e-4)
+    engine.close()
 
 
 def test_company_chunks_and_engines_change_nothing(

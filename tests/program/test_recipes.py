@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.recipes import Code, Piece, WeightLayout
+from firelane.program.recipes import Code, Padding, Piece, WeightLayout
 from firelane.program.reference import materialise
 from firelane.program.values import DType, Weight
 
@@ -39,6 +39,20 @@ def test_stacked() -> None:
     w = weight((5, K), Piece(tensor="a", shape=(2, K)), Piece(tensor="b", shape=(3, K)))
     np.testing.assert_array_equal(made(w), np.concatenate([numbers(2, K), numbers(3, K)]))
     assert w.tensors == ("a", "b")
+
+
+def test_padded_rows_and_columns() -> None:
+    """Zeros behind each three numbers; cut anywhere."""
+    rows = Piece(tensor="t", shape=(6, K), padding=Padding(own=3, room=5))
+    want = np.zeros((10, K), np.float32)
+    want[[0, 1, 2, 5, 6, 7]] = numbers(6, K)
+    np.testing.assert_array_equal(made(weight((10, K), rows)), want)
+    columns = Piece(tensor="t", shape=(K, 6), padding=Padding(own=3, room=5, of_columns=True))
+    np.testing.assert_array_equal(made(weight((K, 10), columns))[:, [0, 1, 2, 5, 6, 7]], numbers(K, 6))
+    assert not made(weight((K, 10), columns))[:, [3, 4, 8, 9]].any()
+    vector = Piece(tensor="v", shape=(6,), padding=Padding(own=3, room=5), plus=1.0)
+    np.testing.assert_array_equal(made(weight((10,), vector)), [1, 2, 3, 0, 0, 4, 5, 6, 0, 0])
+    np.testing.assert_array_equal(made(weight((10, K), rows).cut(rows=[range(4, 9)])), want[4:9])
 
 
 def test_transposed() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from firelane.program.ops import Product
 from firelane.program.program import Program
-from firelane.program.recipes import Piece, WeightLayout
+from firelane.program.recipes import Padding, Piece, WeightLayout
 from firelane.program.state import StateLayer
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
@@ -49,6 +49,13 @@ def weights() -> dict[str, Weight]:
     ]
     found += [replace(w.cut(rows=(range(7, 19), range(2))), name=f"{w.name} rows") for w in found[:6]]
     found += [replace(w.cut(columns=range(16, 32)), name=f"{w.name} columns") for w in found[:6]]
+    rows, columns = Padding(own=D // 2, room=10), Padding(own=K // 4, room=40, of_columns=True)
+    padded = weight("padded rows", (10 * 2 * HEADS, K), piece("q", padding=rows))
+    found += [padded, replace(padded.cut(rows=(range(8, 10), range(29, 80))), name="padded rows, cut")]
+    found += [
+        weight("padded columns", (2 * D, 4 * 40), piece("k", padding=columns)),
+        weight("padded vector", (20,), piece("head_norm", padding=rows, plus=1.0)),
+    ]
     return {w.name: w for w in found}
 
 

@@ -82,17 +82,18 @@ def attend_both_sides(
     span: Bidirectional = EVERYWHERE,
     places: Value | None = None,
     axes: tuple[int, ...] = (),
+    scale: float | None = None,
 ) -> Value:
     """Attention of all heads, before the product behind it. qkv: F32 [q heads | k heads | v heads]. places,
-    axes: as in RopeAndCache."""
+    axes: as in RopeAndCache. scale: None for 1 / sqrt(head_dim)."""
     dtype = layer.decoder.dtype
     q = layer.value("q", heads.q_width, dtype)
     layer.decoder.add(
         RopeAndCache(qkv=qkv, layer=CACHE_LAYER, shape=heads, rotary=rotary, places=places, axes=axes, out=q)
     )
     out = layer.value("attended", heads.out_width, dtype)
-    scale = heads.head_dim**-0.5
-    return layer.decoder.add(Attention(q=q, layer=CACHE_LAYER, shape=heads, scale=scale, span=span, out=out))
+    factor = heads.head_dim**-0.5 if scale is None else scale
+    return layer.decoder.add(Attention(q=q, layer=CACHE_LAYER, shape=heads, scale=factor, span=span, out=out))
 
 
 def plain_mlp(

@@ -5,25 +5,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from firelane.models.blocks.blocks import Decoder, Layer
-from firelane.models.blocks.encoder import attend_both_sides, normed, plain_mlp
+from firelane.models.blocks.encoder import normed, plain_mlp
 from firelane.models.blocks.features import read_features
 from firelane.models.blocks.stacked import stacked_matrix, stacked_vector
 from firelane.models.config.reader import ConfigReader
+from firelane.models.towers.heads import PaddedHeads
 from firelane.models.towers.patches import Patches
 from firelane.models.towers.tower import ImageTokens, ImageTower
 from firelane.program.images import ImageRows
-from firelane.program.ops import Gated, HeadShape, Linear, Rotary, TellFeatures
+from firelane.program.ops import Gated, Linear, TellFeatures
 from firelane.program.ops.merge_rows import PLACE_WIDTH
 from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Rows, Value, Weight
 
 ARCHITECTURES = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
-THETA, EPS = 10000.0, 1e-6
-ROW, COLUMN = 1, 2
+EPS = 1e-6
 SECTIONS = [24, 20, 20]
 """Frequencies of time, row and column, where the config does not say."""
 MOST_TOKENS, LEAST_TOKENS = 1024, 8
@@ -108,24 +106,18 @@ def _axes(text: ConfigReader) -> tuple[int, ...]:
 
 def _blocks(decoder: Decoder, vision: ConfigReader, patches: Patches, taken: list[int]) -> Program:
     width, heads = decoder.width, vision.integer("num_heads")
-    shape = HeadShape(heads=heads, kv_heads=heads, head_dim=width // heads)
-    quarter = shape.head_dim // 4
-    turns = THETA ** -(np.arange(quarter, dtype=np.float32) / np.float32(quarter))
-    rotary = Rotary(inverse_frequencies=tuple(float(f) for f in turns) * 2)
-    axes = (ROW,) * quarter + (COLUMN,) * quarter
+    if width % (4 * heads):
+        raise vision.refusal(
+            "num_heads", heads, f"heads that share {width}, each a multiple of 4, are needed"
+        )
+    padded = PaddedHeads(count=heads, own=width // heads)
     places = read_features(decoder, PLACE_WIDTH, DType.F32)
     x = _embedded(decoder, patches)
     told = list[Value]()
     for number in range(vision.integer("depth")):
         layer = Layer(decoder, number, f"{BLOCKS}.{number}")
         before = normed(decoder, x, layer.name("attention"), layer.tensor("norm1"))
-        qkv = layer.value("qkv", 3 * width, DType.F32)
-        parts = [(layer.tensor("attn.qkv"), 3 * width)]
-        qkv = layer.linear(before.rounded, "qkv", parts, qkv, bias=True, add=None)
-        seen = attend_both_sides(layer, qkv, shape, rotary=rotary, places=places, axes=axes)
-        x = layer.add_to_stream(
-            seen, "output", "attn.proj", layer.stream("middle"), stream=x, bias=True, norm=None
-        )
+        x = padded.attend(layer, before.rounded, places, stream=x)
         before = normed(decoder, x, layer.name("mlp"), layer.tensor("norm2"))
         up = [(layer.tensor("mlp.linear_fc1"), vision.integer("intermediate_size"))]
         x = plain_mlp(layer, before.rounded, x, up, "mlp.linear_fc2", act="normal_tanh", bias=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from firelane.program.recipes import Piece, widened
+from firelane.program.recipes import Padding, Piece, widened
 from firelane.program.values import Weight
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.formats.codes import Codes
@@ -28,6 +29,8 @@ def read_piece(
     """Rows of a piece, [rows, k] or of a vector [rows]: in the tensor's dtype as Checkpoint.tensor() gives
     it, in float32 where something is added. Safe from many threads. Rows that the tensor holds as they are
     lie in `buffer`, if there is one, until it is used again. Raises CheckpointError."""
+    if piece.padding is not None:
+        return _padded(checkpoint, piece, piece.padding, rows)
     if piece.is_as_stored:
         first = rows.start + (piece.rows.start if piece.rows else 0)
         flat = checkpoint.elements(
@@ -37,6 +40,18 @@ def read_piece(
     values = _gathered(checkpoint, piece, rows)
     values = widened(values) + np.float32(piece.plus) if piece.plus else values
     return values[:, 0] if piece.is_vector else values
+
+
+def _padded(checkpoint: Checkpoint, piece: Piece, padding: Padding, rows: range) -> NDArray[Any]:
+    bare, first = replace(piece, padding=None, rows=None), piece.rows.start if piece.rows else 0
+    if padding.of_columns:
+        values = read_piece(checkpoint, bare, range(first + rows.start, first + rows.stop))
+        at, is_zero = padding.sources(0, piece.width)
+        return np.where(is_zero, values.dtype.type(0), values[:, at])
+    at, is_zero = padding.sources(first + rows.start, first + rows.stop)
+    values = read_piece(checkpoint, bare, range(int(at[0]), int(at[-1]) + 1))[at - at[0]]
+    values[is_zero] = 0
+    return values
 
 
 def _gathered(checkpoint: Checkpoint, piece: Piece, rows: range) -> NDArray[Any]:
@@ -70,7 +85,7 @@ def coded_format(checkpoint: Checkpoint, weight: Weight) -> Format | None:
 
 def _keeps_groups(checkpoint: Checkpoint, piece: Piece) -> bool:
     """Whether its rows are runs of rows of the tensor; or of columns, where codes are."""
-    if piece.is_vector or piece.plus:
+    if piece.is_vector or piece.plus or piece.padding:
         return False
     if checkpoint.codes_by_columns(piece.tensor):
         return _is_of_columns(piece)

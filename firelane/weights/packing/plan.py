@@ -77,7 +77,7 @@ def plan_hash(placed: tuple[PackedWeight, ...]) -> str:
     for p in placed:
         w = p.weight
         digest.update(f"{w.name} {w.shape} {w.dtype} {w.layout} {w.code} {p.shape} {p.format}\n".encode())
-        digest.update("".join(f"{piece}\n" for piece in w.pieces).encode())
+        digest.update("".join(f"{piece}{piece.padding or ''}\n" for piece in w.pieces).encode())
     return digest.hexdigest()
 
 

@@ -19,10 +19,12 @@ from firelane.program.images import with_images
 from firelane.weights.checkpoints.checkpoint import Checkpoint
 from firelane.weights.checkpoints.fitting import fitted
 from tests.models.test_exactness import DEEP_BF16_BOUND, F32_BOUND
+from tests.models.test_multimodal_checkpoints import EXPERTS
 from tests.models.towers.tower_run import (
     FACTOR,
     IMAGE_TOKEN,
     TOWER,
+    WIDE_TOWER,
     image_rows,
     logits,
     oracle_inputs,
@@ -55,6 +57,25 @@ def test_rows_of_an_image(toy: tuple[Path, torch.nn.Module], height: int, width:
     assert got.shape == (height * width // FACTOR**2, 3 * tower.rows.width)
     assert np.ptp(got) > 4
     np.testing.assert_allclose(got, torch.cat(want, dim=1).numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden_size", [24, 40, 144])
+def test_rows_where_heads_are_padded(tmp_path: Path, hidden_size: int) -> None:
+    """Two heads of 12, 20 and 72."""
+    model = save_toy(tmp_path, vision=TOWER | {"hidden_size": hidden_size})
+    test_rows_of_an_image((tmp_path, model), *SIZES[0])
+    test_rows_of_an_image((tmp_path, model), *SIZES[1])
+
+
+@pytest.mark.parametrize("experts", [None, EXPERTS], ids=["dense", "experts"])
+def test_logits_where_heads_are_padded(tmp_path: Path, experts: dict[str, int] | None) -> None:
+    model = save_toy(tmp_path, vision=WIDE_TOWER, experts=experts)
+    check_logits(tmp_path, model, LAYOUTS[0], F32_BOUND)
+
+
+def test_logits_in_bf16_where_heads_are_padded(tmp_path: Path) -> None:
+    model = save_toy(tmp_path, torch.bfloat16, vision=WIDE_TOWER)
+    check_logits(tmp_path, model, LAYOUTS[0], DEEP_BF16_BOUND)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -120,6 +141,7 @@ def test_positions_of_any_part_are_those_of_the_whole() -> None:
     ("section", "key", "value", "says"),
     [
         ("vision_config", "hidden_act", "relu", "hidden_act"),
+        ("vision_config", "num_heads", 3, "num_heads"),
         ("vision_config", "num_position_embeddings", 24, "square"),
         ("vision_config", "out_hidden_size", 64, "out_hidden_size"),
         ("vision_config", "deepstack_visual_indexes", [1, 0], "deepstack_visual_indexes"),

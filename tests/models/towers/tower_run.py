@@ -22,19 +22,30 @@ IMAGE_TOKEN = SPECIAL["image_token_id"]
 FACTOR = 8
 TOWER = VISION | {"depth": 3, "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]}
 """A table of 6 * 6 positions, and rows for two layers."""
+WIDE_TOWER = TOWER | {"hidden_size": 144}
+"""Heads 72 wide, as those of Qwen3-VL above 4B."""
 
 
-def save_toy(directory: Path, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
-    """Writes a Qwen3-VL with weights as large as toys have them; returns it in float32."""
-    config = transformers.Qwen3VLConfig(
+def save_toy(
+    directory: Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    vision: dict[str, Any] = TOWER,
+    experts: dict[str, Any] | None = None,
+) -> torch.nn.Module:
+    """Writes a Qwen3-VL with weights as large as toys have them; returns it in float32. experts: of the text
+    config; None for a dense one."""
+    kind = "Qwen3VL" if experts is None else "Qwen3VLMoe"
+    config = getattr(transformers, f"{kind}Config")(
         text_config=TEXT
-        | {"num_hidden_layers": 3, "tie_word_embeddings": False, "max_position_embeddings": 512},
-        vision_config=TOWER,
+        | {"num_hidden_layers": 3, "tie_word_embeddings": False, "max_position_embeddings": 512}
+        | (experts or {}),
+        vision_config=vision,
         **SPECIAL,
     )
     config._attn_implementation = "eager"
     torch.manual_seed(5)
-    model: Any = transformers.Qwen3VLForConditionalGeneration(config).eval()
+    model: Any = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 2:  # the patches
