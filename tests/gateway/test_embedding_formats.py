@@ -60,7 +60,7 @@ def test_dimensions_by_another_name(service):
     [
         ({"output_dtype": "int8"}, "output_dtype"),
         ({"embedding_types": ["binary"]}, "embedding_types"),
-        ({"input_type": "search_query"}, "input_type"),
+        ({"prompt_name": "query"}, "prompt_name"),
         ({"late_chunking": True}, "late_chunking"),
         ({"embed_dtype": "fp8_e4m3"}, "embed_dtype"),
     ],
@@ -69,3 +69,7 @@ def test_vectors_that_are_not_made_here(service, fields, name):
     answer = embed(service, **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
     assert embed(service, output_dtype="float", embedding_types=["float"], input_type=None).status_code == 200
+
+
+def test_a_model_without_prompts_reads_all_kinds_of_input_alike(service):
+    np.testing.assert_array_equal(vectors(embed(service, input_type="query")), vectors(embed(service)))
