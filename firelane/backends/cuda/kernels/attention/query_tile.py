@@ -84,5 +84,6 @@ def width_arguments(shape: HeadShape, tile: QueryTile) -> dict[str, Any]:
 def split_programs(op: Attention, num_sms: int) -> int:
     """Programs of attend_splits for each KV head and part of it: as many as the device holds at once."""
     tile, shape = QueryTile.of_decode(op), op.shape
-    per_sm = 3 if tile.columns <= 64 else 2 if tile.columns <= WIDEST_HEAD else 1
+    width = tile.columns + tile.tail  # of keys, whose tiles take most of the shared memory
+    per_sm = 3 if width <= 64 else 2 if width <= WIDEST_HEAD else 1
     return max(1, per_sm * num_sms // (shape.kv_heads * tile.parts_of(shape.group)))
