@@ -153,7 +153,7 @@ def test_tokens_are_those_of_transformers(toy: tuple[Path, torch.nn.Module], eng
 
 
 def test_heads_of_72_and_experts(tmp_path: Path, kernel_cache: Path) -> None:
-    """As the larger models have them."""
+    """Towers of the larger models have such heads; their language models have experts."""
     model = save_toy(tmp_path, vision=WIDE_TOWER, experts=EXPERTS)
     (tmp_path / "preprocessor_config.json").write_text(PROCESSOR)
     engine = Engine(tmp_path, kernel_cache)
