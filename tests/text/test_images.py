@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import signal
 import struct
 import zlib
 from typing import Any
@@ -137,6 +139,28 @@ def test_the_process_goes_on_behind_hostile_files() -> None:
                 *(decoder.decode(ImageSource(WHOLE, is_low=low), TAKEN, "x") for low in (False, True))
             )
             assert both[0] == both[1] == found
+        finally:
+            decoder.close()
+
+    asyncio.run(run())
+
+
+def test_an_image_whose_process_is_killed_meanwhile_is_decoded_by_the_next_one() -> None:
+    async def run() -> None:
+        replaced = Replacements()
+        decoder = ImageDecoder(replaced)
+        try:
+            source = ImageSource(WHOLE, is_low=False)
+            found = await decoder.decode(source, TAKEN, "x")
+            child = decoder._worker.child
+            assert child is not None
+            os.kill(child.pid, signal.SIGSTOP)  # so that it cannot answer before it is killed
+            asked_again = asyncio.create_task(decoder.decode(source, TAKEN, "x"))
+            await asyncio.sleep(0.1)
+            assert not asked_again.done()
+            os.kill(child.pid, signal.SIGKILL)
+            assert await asked_again == found
+            assert replaced.counts == {"image": 1}
         finally:
             decoder.close()
 
